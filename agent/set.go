@@ -159,8 +159,8 @@ func (s *set) probeEvery(silent bool) time.Duration {
 	}
 }
 
-// want is the number of servers to be connected to, at least 1, of a count that
-// a server told last (0: none did).
+// want is the number of servers to be connected to, at least 1, of the count that
+// servers told (0: none did).
 func (s *set) want(heard int) int {
 	heard = min(max(heard, 1), maxServers)
 	if s.opts.Leases == nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -88,9 +89,13 @@ func resourceOf(component, name string) resource {
 	return resource{attributes("service.name", component, "service.instance.id", name, "service.version", version.Get().Version)}
 }
 
-// reached is the address that was dialed; "": it is not known.
+// reached is the address that was dialed; "": it is not known. By CONNECT, Far is what was asked
+// for, perhaps a name.
 func reached(f *tunnel.Flow) string {
 	if at, isTCP := f.Far.(*net.TCPAddr); f.Far == nil || isTCP && at == nil {
+		return f.Resolved
+	}
+	if _, err := netip.ParseAddrPort(f.Far.String()); err != nil {
 		return f.Resolved
 	}
 	return f.Far.String()

@@ -150,6 +150,15 @@ func TestSpans(t *testing.T) {
 	counted(t, registry, 0, 2)
 }
 
+// By CONNECT it is not known which address a name has.
+func TestSpanOfANameByCONNECT(t *testing.T) {
+	f := newFlow()
+	f.Far, f.Resolved = tunnel.Addr{Net: "tcp", Text: f.Address}, ""
+	for _, a := range spanOf(f, time.Now(), time.Second, nil).Attributes {
+		testutil.Holds(t, a.Key != "konnectivity.resolved", "%q was dialed", a.Value.Text)
+	}
+}
+
 // A collector that is gone costs spans, one line in the log, and no time of a dial.
 func TestCollectorIsGone(t *testing.T) {
 	e, said, registry := newExporter(t, "http://"+testutil.Refusing(t), 1)
