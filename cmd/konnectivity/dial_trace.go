@@ -89,7 +89,7 @@ func (t *dialTrace) connected(ctx context.Context, dialer tunnel.Dialer, far tun
 	}
 	to := ""
 	if remote := far.RemoteAddr(); len(servers) > 0 && remote != nil && remote.String() != "" {
-		to = " to " + remote.String() // without a link it is a proxy, or what was asked for
+		to = " to " + remote.String() // without a link it is a proxy, or the address asked for
 	}
 	if len(parts) > 0 {
 		to += ", of which " + strings.Join(parts, ", ")

@@ -89,8 +89,8 @@ func resourceOf(component, name string) resource {
 	return resource{attributes("service.name", component, "service.instance.id", name, "service.version", version.Get().Version)}
 }
 
-// reached is the address that was dialed; "": it is not known. By CONNECT, Far is what was asked
-// for, perhaps a name.
+// reached is the address that was dialed; "" if it is unknown. By CONNECT, Far is the destination
+// of the request, perhaps a name.
 func reached(f *tunnel.Flow) string {
 	if at, isTCP := f.Far.(*net.TCPAddr); f.Far == nil || isTCP && at == nil {
 		return f.Resolved

@@ -82,7 +82,7 @@ func TestUnknownDialResponseIsAnsweredByCloseRequest(t *testing.T) {
 // for one that is still there.
 func TestTheStreamIsOverOnceItsDialsFail(t *testing.T) {
 	a := newRig(t, Limits{}).rawAgent(t)
-	answers := make(chan dialAnswer) // one of two is told before anybody hears the other
+	answers := make(chan dialAnswer) // unbuffered: the second is told once the first is taken
 	a.peer.mu.Lock()
 	for random := range int64(2) {
 		a.peer.pending[-random-1] = &pendingDial{address: "a:1", answer: answers}
