@@ -122,6 +122,11 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, c
 		h.Conn = h.frames
 		defer h.frames.Finish()
 	}
+	defer func() {
+		if h.denied.Load() || wasCut(ctx) {
+			c.Deny()
+		}
+	}()
 	if !g.queue.Give(ctx, h) {
 		return
 	}
@@ -132,9 +137,6 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, c
 			h.tell()
 		}
 		_ = h.Close()
-	}
-	if h.denied.Load() {
-		c.Deny()
 	}
 }
 
