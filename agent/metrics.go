@@ -12,7 +12,6 @@ import (
 
 	"konnectivity/internal/logging"
 	"konnectivity/internal/observe"
-	"konnectivity/internal/observe/packets"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -196,7 +195,7 @@ func (m *metrics) Packet(segment legacy.Segment, kind client.PacketType) {
 // allPackets are the packets of the old protocol and what links have instead.
 func (m *metrics) allPackets() prometheus.Collector {
 	return observe.Feed(m.packets, func(tell func(observe.Adder, float64)) {
-		to, from := packets.Of(m.links.Sum(kindServer), false)
+		to, from := legacy.LinkPackets(m.links.Sum(kindServer), false)
 		for segment, counts := range map[legacy.Segment]map[client.PacketType]uint64{legacy.ToAgent: to, legacy.FromAgent: from} {
 			for kind, n := range counts {
 				tell(m.packetCounters[segment][kind], float64(n))

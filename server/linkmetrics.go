@@ -10,7 +10,6 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
-	"konnectivity/internal/observe/packets"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
@@ -22,8 +21,8 @@ import (
 func (m *metrics) linked(sent *prometheus.CounterVec, full *prometheus.GaugeVec) {
 	m.make.Add(
 		observe.Feed(sent, func(tell func(observe.Adder, float64)) {
-			toAgent, fromAgent := packets.Of(m.links.Sum(admin.RoleAgent), true)
-			fromClient, toClient := packets.Of(m.links.Sum(admin.RoleClient), false)
+			toAgent, fromAgent := legacy.LinkPackets(m.links.Sum(admin.RoleAgent), true)
+			fromClient, toClient := legacy.LinkPackets(m.links.Sum(admin.RoleClient), false)
 			for segment, counts := range map[legacy.Segment]map[client.PacketType]uint64{
 				legacy.ToAgent: toAgent, legacy.FromAgent: fromAgent, legacy.FromClient: fromClient, legacy.ToClient: toClient,
 			} {

@@ -31,7 +31,7 @@ var rules = []rule{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "tunnel/resume", own: []string{"tunnel", "tunnel/link"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "tunnel/lanes", own: []string{"tunnel", "tunnel/link"}},
-	{folder: "tunnel/legacy", own: []string{"tunnel", "tunnel/shares"}, third: []string{
+	{folder: "tunnel/legacy", own: []string{"tunnel", "tunnel/shares", "tunnel/link"}, third: []string{
 		"google.golang.org/", "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto",
 		"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 

@@ -1,6 +1,4 @@
-// Package packets counts what links carry as packets of the old protocol. It is a package of
-// its own because the names of packets link grpc, half a megabyte that sidecars have no use for.
-package packets
+package legacy
 
 import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -8,10 +6,10 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Of returns the statistics of links as packets of the old protocol: those sent by the
+// LinkPackets returns the statistics of links as packets of the old protocol: those sent by the
 // opener of the streams, and those sent by the other side. A frame of data is a packet. A
 // stream that was established and has ended counts as one request to close and one answer.
-func Of(s link.Stats, opener bool) (asked, answered map[client.PacketType]uint64) {
+func LinkPackets(s link.Stats, opener bool) (asked, answered map[client.PacketType]uint64) {
 	there, back, opened := s.DataReceived, s.DataSent, s.Accepted
 	if opener {
 		there, back, opened = back, there, s.Opened
