@@ -51,10 +51,14 @@ func (e *connectError) Error() string {
 	case tlsreload.NameUnknown(e.err):
 		hint = "; the server does not know the name it was asked for: check --server-name (by default the host of --proxy-server-host), and whether this cluster's tenant there was removed or is broken"
 	}
-	return map[string]string{
+	told := map[string]string{
 		"dial": "cannot reach the server", "tls": "the TLS handshake failed", "token": "there is no token to send",
 		"refused": "the server refused this agent",
-	}[e.stage] + ": " + e.err.Error() + hint
+	}[e.stage]
+	if e.stage == "refused" && errors.Is(e.err, context.DeadlineExceeded) {
+		told = "the server does not answer"
+	}
+	return told + ": " + e.err.Error() + hint
 }
 
 func (e *connectError) Unwrap() error { return e.err }

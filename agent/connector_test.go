@@ -178,6 +178,12 @@ func TestSilentServer(t *testing.T) {
 	testutil.AtMost(t, time.Since(start), patience/2, "an attempt took")
 }
 
+// A server that does not answer in time has refused nothing.
+func TestALateAnswerIsNoRefusal(t *testing.T) {
+	late := refusal(context.DeadlineExceeded)
+	testutil.ErrorSays(t, late, "the server does not answer: ", "a late answer")
+}
+
 // The token is read at each connect.
 func TestTokenRotates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")

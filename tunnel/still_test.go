@@ -7,8 +7,8 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// A relay stands still if nothing has passed within its bound. A look after a stop of the process,
-// however long, does not count: what came meanwhile is carried before the next.
+// A relay stands still if nothing has passed within its bound. The time in which the process was
+// stopped is not counted: bytes that arrived in it are carried before the next look.
 func TestRelaysOutliveAStoppedProcess(t *testing.T) {
 	for name, c := range map[string]struct {
 		late  time.Duration // of the first look

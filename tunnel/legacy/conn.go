@@ -93,7 +93,7 @@ func (c *conn) announce(random int64) error {
 // receive takes a batch of DATA. Only the mux's read loop calls it.
 func (c *conn) receive(batch []tunnel.Chunk) {
 	c.unanswered.Store(false)
-	kept := c.in.put(batch) // before the gate opens, since an end that waits there drops what comes after it
+	kept := c.in.put(batch) // before open, which lets a waiting end pass: data behind an end is dropped
 	if c.out.first {
 		c.out.open()
 	}
