@@ -65,7 +65,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn, cl *clust
 	if session == nil {
 		return
 	}
-	c.AtEnd(from.serve(session, limits.Agent{ID: agent.ID, Who: identityOf(c), TLS: c.TLS(), From: c.RemoteAddr()}))
+	c.AtEnd(from.serve(session, c, agent.ID))
 	leave := cl.joinAgent(ctx, agents, cl.agents, agent, session)
 	c.Go(func() { serveLink(ctx, nil, session, leave) })
 }
@@ -142,7 +142,6 @@ func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via regi
 	if err == nil && wasCut(life) {
 		err = errChanged
 	}
-	give = func() {}
 	if err == nil {
 		give, err = cl.takeAgent(ids.Len(), limits.CertMemory(who.TLS)+extraMetadata(ctx))
 	}
@@ -150,7 +149,7 @@ func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via regi
 		cl.server.metrics.agentRefused(label(err))
 		cl.traffic.refused.Add(1)
 		withCause(cl.log.WithFields(agentFields(agent)), err).Warn("an agent was refused")
-		return agent, give, err
+		return agent, func() {}, err
 	}
 	agent.Identifiers = ids
 	return agent, give, nil
@@ -168,18 +167,18 @@ func withCause(log *logrus.Entry, err error) *logrus.Entry {
 
 // takeAgent takes what an agent with so many identifiers needs, until give.
 func (cl *cluster) takeAgent(identifiers, extra int) (give func(), err error) {
-	giveMemory, ok := cl.limits.TakeAgent(identifiers, extra)
-	if !ok {
-		return giveMemory, errNoAgentRoom
+	memory, routes := cl.limits.Agents, cl.limits.Routes
+	bytes, told := int64(limits.AgentMemory+limits.IdentifierMemory*identifiers+extra), int64(1+identifiers)
+	if !memory.Take(bytes) {
+		return nil, errNoAgentRoom
 	}
-	giveRoutes, ok := cl.limits.TakeRoutes(identifiers)
-	if !ok {
-		giveMemory()
-		return giveRoutes, errNoRoutes
+	if !routes.Take(told) {
+		memory.Give(bytes)
+		return nil, errNoRoutes
 	}
 	return func() {
-		giveRoutes()
-		giveMemory()
+		routes.Give(told)
+		memory.Give(bytes)
 	}, nil
 }
 

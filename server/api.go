@@ -38,11 +38,11 @@ type fromAgent struct {
 
 // serve has session's streams served, if its agent takes part, until leave. It is called
 // before session runs.
-func (a *fromAgent) serve(session *link.Session, who limits.Agent) (leave func()) {
+func (a *fromAgent) serve(session *link.Session, c *frontend.Conn, id string) (leave func()) {
 	if !session.API() {
 		return func() {}
 	}
-	a.client, leave = a.cluster.limits.JoinAgent(who)
+	a.client, leave = a.cluster.limits.JoinAgent(id, identityOf(c), c.TLS(), c.RemoteAddr())
 	session.Charge(a.client.Budget)
 	return leave
 }

@@ -49,20 +49,12 @@ func (t *Tenant) Join(who tunnel.Identity, state *tls.ConnectionState, from net.
 	return t.join(clientKeyOf(who, state, from), who)
 }
 
-// Agent is an agent that asks for its cluster's API server.
-type Agent struct {
-	ID   string
-	Who  tunnel.Identity
-	TLS  *tls.ConnectionState
-	From net.Addr
-}
-
-// JoinAgent is Join for an agent. Its id counts as well: most agents of a cluster have one
+// JoinAgent is Join for an agent that asks for its cluster's API server. Its id counts as well: most agents of a cluster have one
 // certificate, and may have one address as seen from here.
-func (t *Tenant) JoinAgent(a Agent) (_ *tunnel.Client, leave func()) {
-	key := clientKeyOf(a.Who, a.TLS, a.From)
-	key.cert = sha256.Sum256(append(key.cert[:], a.ID...))
-	return t.join(key, a.Who)
+func (t *Tenant) JoinAgent(id string, who tunnel.Identity, state *tls.ConnectionState, from net.Addr) (_ *tunnel.Client, leave func()) {
+	key := clientKeyOf(who, state, from)
+	key.cert = sha256.Sum256(append(key.cert[:], id...))
+	return t.join(key, who)
 }
 
 // TakeSocket counts a connection that the server itself makes for f's client until f ends,

@@ -189,7 +189,7 @@ func TestAgentsShareSockets(t *testing.T) {
 	all := New(shares.NewBudget(1<<20), shares.NewBudget(1<<20), 0, 0, 100)
 	crowded, calm := all.Tenant("crowded"), all.Tenant("calm")
 	take := func(of *Tenant, id string) (n int, err error) {
-		c, leave := of.JoinAgent(Agent{ID: id, From: at(1)})
+		c, leave := of.JoinAgent(id, "", nil, at(1))
 		t.Cleanup(leave)
 		for ; err == nil; n++ {
 			f := tunnel.NewFlow("tcp", "x:1")

@@ -48,5 +48,5 @@ func (l *Limits) Tenant(name string) *Tenant {
 }
 
 func (l *Limits) newTenant(name string, has parts) *Tenant {
-	return &Tenant{name: name, parts: has, agents: l.Agents.Share(), routes: l.routes.Share(), turns: l.turns}
+	return &Tenant{name: name, parts: has, Agents: l.Agents.Share(), Routes: l.routes.Share(), turns: l.turns}
 }

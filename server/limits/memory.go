@@ -5,7 +5,6 @@ import (
 
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/shares"
 )
 
 // What of the budget a connection takes by being there, payload not counted:
@@ -33,27 +32,6 @@ func CertMemory(state *tls.ConnectionState) int {
 		return 0
 	}
 	return max(0, tlsreload.Weight(state.PeerCertificates)-usualCerts)
-}
-
-// TakeAgent takes the memory of an agent's connection, with so many identifiers and
-// so many bytes besides, until give; false: the cluster's agents have used up their
-// part.
-func (t *Tenant) TakeAgent(identifiers, extra int) (give func(), ok bool) {
-	return take(t.agents, int64(AgentMemory+IdentifierMemory*identifiers+extra))
-}
-
-// TakeRoutes is TakeAgent for what other servers are told of an agent: its route and
-// its identifiers.
-func (t *Tenant) TakeRoutes(identifiers int) (give func(), ok bool) {
-	return take(t.routes, int64(1+identifiers))
-}
-
-// take takes n of a share until give.
-func take(of *shares.Share, n int64) (give func(), ok bool) {
-	if !of.Take(n) {
-		return func() {}, false
-	}
-	return func() { of.Give(n) }, true
 }
 
 const (

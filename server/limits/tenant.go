@@ -14,11 +14,12 @@ import (
 // Tenant is the part of one cluster, which is divided among its clients, with the
 // bounds of its settings. Any goroutine may use it.
 type Tenant struct {
-	name   string
-	parts  parts
-	agents *shares.Share // memory of agents' connections
-	routes *shares.Share // what other servers are told of its agents
-	turns  *turns
+	name  string
+	parts parts
+	turns *turns
+
+	Agents *shares.Share // memory of agents' connections
+	Routes *shares.Share // what other servers are told of its agents: a route and identifiers of each
 
 	// Clients is for what clients dial, and Nodes for what nodes do. All bounds hold for both. But
 	// nodes dial nothing but their API server, whose address is link.APIAddress for all of them:
