@@ -18,6 +18,7 @@ import (
 	"konnectivity/server/limits"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
@@ -94,27 +95,15 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn, from *fromAg
 // joinAgent makes an agent's link known to a registry, or has it be one of the agent's
 // lanes, until leave, which ends the link. at is the side by whose port it came.
 func (cl *cluster) joinAgent(life context.Context, at side, of *registry.Registry, agent registry.Agent, session *link.Session) (leave func()) {
-	s, books := cl.server, &cl.lanes[at]
 	key := laneKey{session.Peer().Group, agent.ID, agent.Cert, session.Peer().Identifiers}
-	g, first := books.join(key, session)
-	if first {
-		s.metrics.links.Add(admin.RoleAgent, g.Group)
-		s.metrics.agentLink(1)
-		g.leave = cl.join(life, of, agent, g.Group, &peer{drain: g.Drain, count: g.SetServerCount})
-	}
-	cl.peers.tell(&peer{count: session.SetServerCount})
-	return func() {
-		last := books.leave(g)
-		if last {
-			g.leave()
-			s.metrics.agentLink(-1)
-			s.metrics.links.Remove(admin.RoleAgent, g.Group)
+	return cl.joinLane(at, admin.RoleAgent, key, session, &peer{count: session.SetServerCount}, func(g *lanes.Group) func() {
+		cl.server.metrics.agentLink(1)
+		leave := cl.join(life, of, agent, g, &peer{drain: g.Drain, count: g.SetServerCount})
+		return func() {
+			leave()
+			cl.server.metrics.agentLink(-1)
 		}
-		s.closeLink(session)
-		if last {
-			_ = g.Close() // and waits for what it runs
-		}
-	}
+	})
 }
 
 var errNoAgentRoom = &auth.Refusal{

@@ -13,6 +13,7 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
@@ -81,26 +82,14 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 // joinClient makes a sidecar's link known, or has it be one of the sidecar's lanes,
 // until leave, which ends the link.
 func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *link.Session) (leave func()) {
-	s, books := cl.server, &cl.lanes[clients]
 	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.CertDigest(c.TLS()), string(who)), ""}
-	g, first := books.join(key, session)
-	if first {
-		s.metrics.links.Add(admin.RoleClient, g.Group)
-		g.leave = cl.peers.join(&peer{
+	lane := &peer{count: session.SetServerCount, serving: session.SetServing}
+	return cl.joinLane(clients, admin.RoleClient, key, session, lane, func(g *lanes.Group) func() {
+		return cl.peers.join(&peer{
 			drain: g.Drain, count: g.SetServerCount, serving: g.SetServing,
-			client: sidecarLink{g.Group, c.RemoteAddr().String(), who, time.Now()},
+			client: sidecarLink{g, c.RemoteAddr().String(), who, time.Now()},
 		})
-	} else { // the group may have been told before this lane joined
-		cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
-	}
-	return func() {
-		s.closeLink(session)
-		if books.leave(g) {
-			g.leave()
-			s.metrics.links.Remove(admin.RoleClient, g.Group)
-			_ = g.Close() // and waits for what it runs
-		}
-	}
+	})
 }
 
 // byToken reports whether a client has to prove by a token who it is: it came by TLS and

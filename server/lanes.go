@@ -54,3 +54,28 @@ func (b *laneBooks) leave(g *laneGroup) (last bool) {
 	}
 	return g.links == 0
 }
+
+// joinLane makes a link one of the lanes of its peer, which enters with the first of them and goes
+// with the last, until leave, which ends the link. at is the side by whose port it came, and lane
+// what a later one is told by.
+func (cl *cluster) joinLane(at side, role string, key laneKey, session *link.Session, lane *peer, enter func(*lanes.Group) (leave func())) (leave func()) {
+	s, books := cl.server, &cl.lanes[at]
+	g, first := books.join(key, session)
+	if first {
+		s.metrics.links.Add(role, g.Group)
+		g.leave = enter(g.Group)
+	} else { // the group may have been told before this lane joined
+		cl.peers.tell(lane)
+	}
+	return func() {
+		last := books.leave(g)
+		if last {
+			g.leave()
+			s.metrics.links.Remove(role, g.Group)
+		}
+		s.closeLink(session)
+		if last {
+			_ = g.Close() // and waits for what it runs
+		}
+	}
+}

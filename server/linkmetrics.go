@@ -48,16 +48,10 @@ func (m *metrics) agentLinkLost() {
 
 // countRequests counts next's requests as HTTP connections: without a link, a
 // sidecar makes a CONNECT of each.
-func (m *metrics) countRequests(next tunnel.Handler) tunnel.Handler { return linkRequests{next, m} }
-
-type linkRequests struct {
-	next tunnel.Handler
-	m    *metrics
-}
-
-// Serve implements tunnel.Handler.
-func (r linkRequests) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
-	r.m.HTTPConnection(1)
-	f.AtEnd(func() { r.m.HTTPConnection(-1) })
-	r.next.Serve(ctx, f, answer, ended)
+func (m *metrics) countRequests(next tunnel.Handler) tunnel.Handler {
+	return tunnel.HandlerFunc(func(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+		m.HTTPConnection(1)
+		f.AtEnd(func() { m.HTTPConnection(-1) })
+		next.Serve(ctx, f, answer, ended)
+	})
 }
