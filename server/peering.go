@@ -149,9 +149,6 @@ func (s *Server) routesChanged() {
 
 func (s *Server) linkedToPeer(session *link.Session) (ended func()) {
 	s.metrics.links.Add(admin.RoleServer, session)
-	if s.drains.Err() != nil {
-		session.Drain()
-	}
 	return func() { s.metrics.links.Remove(admin.RoleServer, session) }
 }
 

@@ -96,18 +96,17 @@ type Servers struct {
 	path    link.Path
 	feeds   feeds
 
-	mu      sync.Mutex
-	links   map[*Link]struct{}
-	own     map[string]bool           // keys of links that were accepted from this server's id
-	drains  bool                      // Drain was called
-	missing int                       // servers
-	failing map[netip.AddrPort]*fault // nothing of addresses that are gone
+	mu       sync.Mutex
+	links    map[*Link]struct{}
+	own      map[string]bool           // keys of links that were accepted from this server's id
+	drains   bool                      // Drain was called
+	failing  map[netip.AddrPort]*fault // nothing of addresses that are gone
+	known    []address                 // of the others
+	unlooked bool                      // addresses could not all be looked up, and that was logged
 
 	// Of the loop of set.
-	known    []address       // of the others
-	unheard  map[string]bool // addresses that are to be heard of until settled; nil: not known yet
-	unlooked bool            // addresses could not all be looked up, and that was logged
-	flaps    flaps
+	unheard map[string]bool // addresses that are to be heard of until settled; nil: not known yet
+	flaps   flaps
 
 	crowded bool // of resolve: there were more than maxAddresses, and that was logged
 }
@@ -154,7 +153,6 @@ func New(opts Options) (*Servers, error) {
 			Resolved: s.resolved,
 			Joined:   s.joined,
 			Failed:   s.failed,
-			Changed:  s.counted,
 			Ended: func(m peers.Member[address, peers.Session], _ peers.State) {
 				if l, made := m.Session.(*linked); made {
 					s.ended(m.Address.at, l.Err())
@@ -238,17 +236,18 @@ func lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 }
 
 func (s *Servers) resolved(known []address, err error) {
-	if err != nil && !s.unlooked {
-		s.opts.Log.WithError(err).Warn("the addresses of other servers could not all be looked up; retrying")
-	}
-	s.known, s.unlooked = known, err != nil
 	gone := func(at netip.AddrPort) bool {
 		return !slices.ContainsFunc(known, func(a address) bool { return a.at == at })
 	}
 	maps.DeleteFunc(s.flaps.ends, func(at netip.AddrPort, _ *ends) bool { return gone(at) })
 	s.mu.Lock()
 	maps.DeleteFunc(s.failing, func(at netip.AddrPort, _ *fault) bool { return gone(at) })
+	begins := err != nil && !s.unlooked
+	s.known, s.unlooked = known, err != nil
 	s.mu.Unlock()
+	if begins {
+		s.opts.Log.WithError(err).Warn("the addresses of other servers could not all be looked up; retrying")
+	}
 	if s.unheard != nil {
 		return
 	}
@@ -313,23 +312,6 @@ func (s *Servers) settle() {
 	}
 }
 
-// counted notes how many are missing: one at least, where none is known and not all could be
-// looked up. Until the first look-up has ended, it is none.
-func (s *Servers) counted(int, int) {
-	members, missing := s.set.Members(), 0
-	for _, a := range s.known {
-		if !slices.ContainsFunc(members, func(m peers.Member[address, peers.Session]) bool { return m.Address.at == a.at }) {
-			missing++
-		}
-	}
-	if s.unlooked && len(s.known) == 0 {
-		missing = 1
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.missing = missing
-}
-
 // Failing is why there is no link to each of the addresses that could not be linked.
 func (s *Servers) Failing() map[netip.AddrPort]error {
 	s.mu.Lock()
@@ -341,9 +323,19 @@ func (s *Servers) Failing() map[netip.AddrPort]error {
 	return all
 }
 
-// Missing is to how many addresses of other servers there is no link.
-func (s *Servers) Missing() int {
+// Missing is to how many addresses of other servers there is no link: one at least, where none is
+// known and not all could be looked up. Until the first look-up has ended, it is none.
+func (s *Servers) Missing() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.missing
+	if s.unlooked && len(s.known) == 0 {
+		return 1
+	}
+	members := s.set.Members()
+	for _, a := range s.known {
+		if !slices.ContainsFunc(members, func(m peers.Member[address, peers.Session]) bool { return m.Address.at == a.at }) {
+			n++
+		}
+	}
+	return n
 }
