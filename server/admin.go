@@ -36,7 +36,7 @@ func (s *Server) adminSource() admin.Source {
 		Ready: s.Ready, Peers: s.adminPeers, More: s.adminMore, Audit: s.opts.Audit, Policy: s.opts.PolicyFile.Trouble,
 		Login: s.login(), Shown: []string{"/metrics"},
 	}
-	if s.tenants != nil {
+	if s.opts.Tenants != nil {
 		source.Tenants, source.Of = s.tenants.list, s.adminOf
 	}
 	if s.peering != nil {

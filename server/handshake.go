@@ -20,7 +20,7 @@ var errNotNoted = errors.New("whose the connection is cannot be noted on it")
 
 // tlsOf is the TLS configuration of a listener of all tenants.
 func (s *Server) tlsOf(side side, l Listener) func(nextProtos ...string) *tls.Config {
-	if s.tenants == nil || l.TLSFor == nil {
+	if s.opts.Tenants == nil || l.TLSFor == nil {
 		return l.TLS
 	}
 	return func(nextProtos ...string) *tls.Config { return l.TLSFor(s.tenants.chooser(side), nextProtos...) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,24 +28,9 @@ type address struct {
 
 // door is an address at which the server listens.
 type door struct {
-	front    *frontend.Frontend
-	listener *closeNotifier
-	cut      context.CancelCauseFunc // ends all connections that came by it
-	broken   atomic.Bool             // it accepts nothing any more
-}
-
-// closeNotifier is a listener that tells when it is closed.
-type closeNotifier struct {
-	net.Listener
-	once   sync.Once
-	closed chan struct{}
-}
-
-// Close implements net.Listener.
-func (l *closeNotifier) Close() error {
-	err := l.Listener.Close()
-	l.once.Do(func() { close(l.closed) })
-	return err
+	front  *frontend.Frontend
+	cut    context.CancelCauseFunc // ends all connections that came by it
+	broken atomic.Bool             // it accepts nothing any more
 }
 
 // listeners keeps the tenants' own ports and sockets of one side open. One goroutine
@@ -63,9 +47,6 @@ type listeners struct {
 // drains, and returns when all connections that came by it have ended. Before that it
 // tells, as Frontend.Settle does, that all of them have begun.
 func (t *tenants) keepListeners(life context.Context, side side) {
-	if t == nil {
-		return
-	}
 	k := &listeners{tenants: t, side: side, life: life, open: make(map[address]*door)}
 	defer k.running.Wait()
 	for {
@@ -92,9 +73,6 @@ func (t *tenants) keepListeners(life context.Context, side side) {
 // awaitSettled returns when, in a drain, all handshakes at tenants' own addresses have
 // ended, or ctx has.
 func (t *tenants) awaitSettled(ctx context.Context, side side) {
-	if t == nil {
-		return
-	}
 	select {
 	case <-t.settled[side]:
 	case <-ctx.Done():
@@ -139,7 +117,7 @@ func (k *listeners) closeOthers(wanted map[address]bool) {
 		}
 	}
 	for _, d := range closing {
-		<-d.listener.closed
+		<-d.front.Stopped()
 	}
 }
 
@@ -199,8 +177,7 @@ func (k *listeners) openAt(p address) (*door, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &door{listener: &closeNotifier{Listener: l.Listener, closed: make(chan struct{})}}
-	l.Listener = d.listener
+	d := new(door)
 	if d.front, err = k.front(p, l); err != nil {
 		_ = l.Close()
 		return nil, err

@@ -172,11 +172,8 @@ func (s *Server) budgetOf(cluster string) *link.Budget {
 
 // clusterNamed is the server's own or a tenant's; nil: it is not served.
 func (s *Server) clusterNamed(name string) *cluster {
-	switch {
-	case name == "":
+	if name == "" {
 		return s.own
-	case s.tenants == nil:
-		return nil
 	}
 	return s.tenants.now.Load().cluster(name)
 }

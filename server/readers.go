@@ -20,7 +20,7 @@ import (
 // are no tenants either, so nothing is checked.
 func (s *Server) login() admin.Login {
 	open := s.opts.AdminToken == nil && s.opts.AdminTrusts == nil
-	if open && s.tenants == nil {
+	if open && s.opts.Tenants == nil {
 		return nil
 	}
 	return func(r *http.Request) (admin.Reader, bool) {
@@ -36,10 +36,8 @@ func (s *Server) login() admin.Login {
 
 // bearerOf returns the reader with a token; false: it is unknown.
 func (s *Server) bearerOf(token admin.TokenDigest) (admin.Reader, bool) {
-	if s.tenants != nil {
-		if name := s.tenants.now.Load().table.Reader(token); name != "" {
-			return admin.Reader{Tenant: name, Proven: true}, true
-		}
+	if name := s.tenants.now.Load().table.Reader(token); name != "" {
+		return admin.Reader{Tenant: name, Proven: true}, true
 	}
 	return admin.Reader{Proven: true}, s.opts.AdminToken != nil && token.Is(s.opts.AdminToken())
 }
@@ -50,10 +48,8 @@ func (s *Server) holderOf(chain []*x509.Certificate) (admin.Reader, bool) {
 	if s.opts.AdminTrusts != nil && s.opts.AdminTrusts(chain) {
 		return admin.Reader{Proven: true}, true
 	}
-	if s.tenants != nil {
-		if t := s.tenants.now.Load().table.ReaderBy(chain); t != nil {
-			return admin.Reader{Tenant: t.Name, Proven: true}, true
-		}
+	if t := s.tenants.now.Load().table.ReaderBy(chain); t != nil {
+		return admin.Reader{Tenant: t.Name, Proven: true}, true
 	}
 	return admin.Reader{}, false
 }
@@ -69,7 +65,7 @@ func (s *Server) adminTLS() *tls.Config {
 	switch {
 	case s.opts.AdminTLS == nil:
 		return nil
-	case s.opts.AdminTrusts == nil && s.tenants == nil:
+	case s.opts.AdminTrusts == nil && s.opts.Tenants == nil:
 		return s.opts.AdminTLS(nil, proto)
 	}
 	reader := &tlsreload.Guest{Key: "reader", Bare: true, Verify: func(chain []*x509.Certificate) error {

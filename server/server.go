@@ -30,7 +30,7 @@ type Server struct {
 
 	clientTokens *auth.Tokens // of its clients; nil: they have certificates
 	access       *auth.Access // nil: the rules alone say what clients may reach
-	tenants      *tenants     // nil: it serves its own cluster alone
+	tenants      *tenants
 	limits       *limits.Limits
 	table        *admin.Table      // nil: no admin port
 	site         *admin.Site       // nil: no admin port
@@ -93,10 +93,8 @@ func New(opts Options) (*Server, error) {
 	}
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
 	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, OwnIDs: opts.OwnIDs, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
-	if opts.Tenants != nil {
-		s.tenants = newTenants(s, opts.Tenants)
-		s.metrics.more = s.tenants.carried
-	}
+	s.tenants = newTenants(s, opts.Tenants)
+	s.metrics.more = s.tenants.carried
 	s.metrics.make.Add(s.gauges())
 	if err := s.metrics.make.Err(); err != nil {
 		return nil, err
@@ -117,7 +115,7 @@ func (s *Server) Ready() error {
 	if s.drains.Err() != nil {
 		return errors.New("the server is shutting down")
 	}
-	if s.tenants != nil {
+	if s.opts.Tenants != nil {
 		return s.tenants.ready()
 	}
 	return s.own.agents.Ready()

@@ -77,7 +77,7 @@ func pair(name, value string) *dto.LabelPair { return &dto.LabelPair{Name: &name
 
 // gatherer is all that is shown to Prometheus.
 func (s *Server) gatherer() prometheus.Gatherer {
-	if s.tenants == nil {
+	if s.opts.Tenants == nil {
 		return s.opts.Registry
 	}
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {

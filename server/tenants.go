@@ -22,11 +22,11 @@ import (
 	"konnectivity/tunnel/shares"
 )
 
-// tenants are the clusters of a server of many. A nil one has none. Readers take a
-// view, which does not change; the writer that has mu replaces it.
+// tenants are the clusters of a server of many. Readers take a view, which does not change; the
+// writer that has mu replaces it.
 type tenants struct {
 	server  *Server
-	dir     *tenant.Dir
+	dir     *tenant.Dir          // nil: there are never any
 	room    [sides]*shares.Pool  // connections that a port has room for
 	moved   [sides]chan struct{} // what tenants listen on may have changed
 	settled [sides]chan struct{} // closed by keepListeners in a drain
@@ -66,7 +66,11 @@ type past struct {
 
 func newTenants(s *Server, dir *tenant.Dir) *tenants {
 	t := &tenants{server: s, dir: dir}
-	t.now.Store(&view{table: dir.Table()})
+	v := &view{table: new(tenant.Table)}
+	if dir != nil {
+		v.table = dir.Table()
+	}
+	t.now.Store(v)
 	for side := range sides {
 		t.room[side] = shares.NewPool(int64(s.roomOf(side)))
 		t.moved[side] = make(chan struct{}, 1)
@@ -77,7 +81,7 @@ func newTenants(s *Server, dir *tenant.Dir) *tenants {
 
 // start follows the tenants until life ends.
 func (t *tenants) start(life context.Context, parts *errgroup.Group) {
-	if t == nil {
+	if t.dir == nil {
 		return
 	}
 	t.life = life
@@ -102,11 +106,9 @@ func (t *tenants) ready() error {
 
 // stop ends all changes.
 func (t *tenants) stop() {
-	if t != nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.closed = true
-	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
 }
 
 // replace puts a copy of the view into force, as it is after edit, unless nothing
@@ -251,12 +253,7 @@ func (t *tenants) configOf(spec *tenant.Spec, cl *cluster) *config {
 }
 
 // clusters are those that are served, by name. The slice must not be modified.
-func (t *tenants) clusters() []*cluster {
-	if t == nil {
-		return nil
-	}
-	return t.now.Load().clusters
-}
+func (t *tenants) clusters() []*cluster { return t.now.Load().clusters }
 
 // cluster is a tenant's that is served; nil: none is.
 func (v *view) cluster(name string) *cluster {
@@ -286,11 +283,8 @@ func (t *tenants) carried() (up, down int64) {
 	return up, down
 }
 
-// states is how many tenants there are by state; nil: it is no server of many.
+// states is how many tenants there are by state.
 func (t *tenants) states() map[string]int {
-	if t == nil {
-		return nil
-	}
 	count := make(map[string]int)
 	v := t.now.Load()
 	for _, s := range v.table.States() {

@@ -66,12 +66,9 @@ func (t *traffic) fill(v *admin.Tenant) {
 
 // Resuming returns the figures of connections that outlive their links, of all clusters.
 func (s *Server) Resuming() resume.Stats {
-	stats := s.own.ends.Stats()
-	if t := s.tenants; t != nil {
-		v := t.now.Load()
-		stats = stats.Plus(v.past.resumed)
-		v.all(func(cl *cluster) { stats = stats.Plus(cl.ends.Stats()) })
-	}
+	v := s.tenants.now.Load()
+	stats := s.own.ends.Stats().Plus(v.past.resumed)
+	v.all(func(cl *cluster) { stats = stats.Plus(cl.ends.Stats()) })
 	return stats
 }
 

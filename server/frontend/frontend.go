@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -110,8 +109,7 @@ type Frontend struct {
 
 	drained  chan struct{} // closed by Drain
 	drainOne sync.Once
-
-	accepting atomic.Bool
+	stopped  chan struct{} // closed once Serve's listener is
 }
 
 // Room is for so many connections that have begun. Frontends may share one.
@@ -133,7 +131,7 @@ func New(cfg Config) (*Frontend, error) {
 	if cfg.Room == nil {
 		cfg.Room = make(Room, cfg.MaxConns)
 	}
-	f := &Frontend{cfg: cfg, slots: cfg.Room, drained: make(chan struct{})}
+	f := &Frontend{cfg: cfg, slots: cfg.Room, drained: make(chan struct{}), stopped: make(chan struct{})}
 	if cfg.TLS != nil {
 		f.tls = cfg.TLS(f.protocols()...)
 	}
@@ -177,9 +175,8 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 		}
 	})
 	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log, MakeRoom: f.cfg.PreAuth.slots.MakeRoom}
-	f.accepting.Store(true)
 	err := acceptor.Run(accepting, l, func(raw net.Conn) { f.take(life, raw, &conns) })
-	f.accepting.Store(false)
+	close(f.stopped)
 	if err != nil {
 		err = fmt.Errorf("the listener for %s on %s failed: %w", f.cfg.Name, l.Addr(), err)
 		cut(err)
@@ -216,10 +213,17 @@ func (f *Frontend) Drain() {
 // settleLook is how often Settle looks.
 const settleLook = 10 * time.Millisecond
 
-// Settle returns after Drain, once the listener is closed and every connection has
+// Stopped is closed once Serve accepts nothing more, and its listener's port is free.
+func (f *Frontend) Stopped() <-chan struct{} { return f.stopped }
+
+// Settle returns after Drain, once Serve's listener is closed and every connection has
 // begun or ended, or when ctx has ended.
 func (f *Frontend) Settle(ctx context.Context) {
-	for ctx.Err() == nil && (f.accepting.Load() || f.waiting() > 0) {
+	select {
+	case <-f.stopped:
+	case <-ctx.Done():
+	}
+	for ctx.Err() == nil && f.waiting() > 0 {
 		wait.For(ctx, settleLook)
 	}
 }

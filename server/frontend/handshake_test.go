@@ -85,7 +85,8 @@ func TestAStuckHandshakeKeepsNoTurn(t *testing.T) {
 	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	writes, served := make(chan struct{}, 2), make(chan error, 1)
-	go func() { served <- r.Serve(ctx, stuckListener{l, writes}) }()
+	beside := testutil.Must(New(r.cfg))(t) // with the same PreAuth
+	go func() { served <- beside.Serve(ctx, stuckListener{l, writes}) }()
 	defer func() {
 		cancel()
 		testutil.Succeeds(t, <-served, "Serve")
