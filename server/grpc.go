@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -116,7 +115,7 @@ func (g *grpcFront) stop() {
 // the first stream that is accepted: see acceptAgent and admitStream.
 func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
 	c.Weigh(frontend.GRPCWeight)
-	h := &handed{Conn: c.Whole(), from: c, life: ctx, client: client, cluster: cl, done: make(chan struct{})}
+	h := &handed{Conn: c.Whole(), from: c, life: ctx, client: client, cluster: cl}
 	if client != nil {
 		h.frames = limits.NewFrames(h.Conn, client.GRPC)
 		h.Conn = h.frames
@@ -131,7 +130,7 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, c
 		return
 	}
 	select {
-	case <-h.done:
+	case <-h.done.Done():
 	case <-ctx.Done():
 		if wasCut(ctx) {
 			h.tell()
@@ -162,8 +161,7 @@ type handed struct {
 	frames  *limits.Frames // nil: an agent's
 	flows   atomic.Int64   // that streams carry
 	denied  atomic.Bool    // an agent's stream was refused; another may be accepted
-	once    sync.Once
-	done    chan struct{} // closed by Close
+	done    tunnel.Event   // closed
 }
 
 // SetDeadline does nothing: gRPC would lift the frontend's deadline as soon as
@@ -171,9 +169,8 @@ type handed struct {
 func (h *handed) SetDeadline(time.Time) error { return nil }
 
 func (h *handed) Close() error {
-	err := h.Conn.Close()
-	h.once.Do(func() { close(h.done) })
-	return err
+	defer h.done.Happen()
+	return h.Conn.Close()
 }
 
 var errNoRoom = status.Error(codes.Unavailable, "the server has no room for more connections")

@@ -44,7 +44,11 @@ type Acceptor struct {
 // Run hands every connection of ln to take, which must not block, until ctx or
 // ln ends. nil means that ctx ended. ln is closed, and its port free, once Run returns.
 func (a *Acceptor) Run(ctx context.Context, ln net.Listener, take func(net.Conn)) error {
-	defer closing(ctx, ln)()
+	closed := tunnel.After(ctx, func() { _ = ln.Close() })
+	defer func() {
+		closed() // a second Close would not wait for the first, which may still have the port
+		_ = ln.Close()
+	}()
 	for {
 		conn, err := a.Accept(ctx, ln)
 		if err == nil {
@@ -55,23 +59,6 @@ func (a *Acceptor) Run(ctx context.Context, ln net.Listener, take func(net.Conn)
 			return nil
 		}
 		return err
-	}
-}
-
-// closing closes ln once ctx ends, or closed is called, which returns when that is
-// done. A second Close would not wait for the first, which may still have the port.
-func closing(ctx context.Context, ln net.Listener) (closed func()) {
-	done := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(done)
-		_ = ln.Close()
-	})
-	return func() {
-		if stop() {
-			_ = ln.Close()
-		} else {
-			<-done
-		}
 	}
 }
 

@@ -3,7 +3,8 @@ package admission
 import (
 	"context"
 	"net"
-	"sync"
+
+	"konnectivity/tunnel"
 )
 
 // HandOff is a net.Listener for connections that another listener has accepted. Any
@@ -11,13 +12,12 @@ import (
 type HandOff struct {
 	addr  net.Addr
 	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
+	done  tunnel.Event // closed
 }
 
 // NewHandOff makes one that says that it listens at addr.
 func NewHandOff(addr net.Addr) *HandOff {
-	return &HandOff{addr: addr, conns: make(chan net.Conn), done: make(chan struct{})}
+	return &HandOff{addr: addr, conns: make(chan net.Conn)}
 }
 
 // Give passes conn to Accept, and waits until that takes it. It returns false if
@@ -26,7 +26,7 @@ func (h *HandOff) Give(ctx context.Context, conn net.Conn) bool {
 	select {
 	case h.conns <- conn:
 		return true
-	case <-h.done:
+	case <-h.done.Done():
 	case <-ctx.Done():
 	}
 	return false
@@ -37,14 +37,14 @@ func (h *HandOff) Accept() (net.Conn, error) {
 	select {
 	case conn := <-h.conns:
 		return conn, nil
-	case <-h.done:
+	case <-h.done.Done():
 		return nil, net.ErrClosed
 	}
 }
 
 // Close implements net.Listener.
 func (h *HandOff) Close() error {
-	h.once.Do(func() { close(h.done) })
+	h.done.Happen()
 	return nil
 }
 

@@ -189,15 +189,8 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 // await returns when all connections have ended. Once life ends it cuts those
 // that have not begun; the handlers of the others end by themselves.
 func (f *Frontend) await(life context.Context, conns *sync.WaitGroup) {
-	done := make(chan struct{})
-	stop := context.AfterFunc(life, func() {
-		defer close(done)
-		f.cfg.PreAuth.each(f, (*Conn).cut)
-	})
+	defer tunnel.After(life, func() { f.cfg.PreAuth.each(f, (*Conn).cut) })()
 	conns.Wait()
-	if !stop() {
-		<-done
-	}
 }
 
 // Drain makes Serve stop accepting within drainAccept; connections that

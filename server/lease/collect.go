@@ -13,9 +13,7 @@ import (
 // hundreds of them, and to delete one may take long.
 func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	start := time.Now()
-	list, err := call(ctx, func(ctx context.Context) (*kubeapi.List[*kubeapi.Lease], error) {
-		return c.cfg.Leases.List(ctx, kubeapi.ListOptions{Labels: c.selector})
-	})
+	list, err := call(ctx, c.cfg.Leases.List, kubeapi.ListOptions{Labels: c.selector})
 	if code, reason, ok := statusOf(err); ok {
 		c.cfg.Metrics.LeaseListed(code, reason, time.Since(start))
 	}
@@ -75,9 +73,9 @@ func (c *Controller) sort(items []*kubeapi.Lease, now time.Time) (live int, peer
 // delete removes a lease unless it has changed since it was listed.
 func (c *Controller) delete(ctx context.Context, lease *kubeapi.Lease) error {
 	start := time.Now()
-	_, err := call(ctx, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, c.cfg.Leases.Delete(ctx, lease.Name, lease.ResourceVersion)
-	})
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := c.cfg.Leases.Delete(bounded, lease.Name, lease.ResourceVersion)
 	if code, reason, ok := statusOf(err); ok {
 		c.cfg.Metrics.LeaseDeleted(code, reason, time.Since(start))
 	}

@@ -158,9 +158,7 @@ func (c *Controller) noted(ctx context.Context, what string, err error) bool {
 // renew creates the lease or writes a new time into it.
 func (c *Controller) renew(ctx context.Context) error {
 	if c.own == nil {
-		found, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
-			return c.cfg.Leases.Get(ctx, c.name)
-		})
+		found, err := call(ctx, c.cfg.Leases.Get, c.name)
 		switch {
 		case kubeapi.ReasonOf(err) == kubeapi.NotFound:
 			return c.create(ctx)
@@ -172,9 +170,9 @@ func (c *Controller) renew(ctx context.Context) error {
 	lease := *c.own
 	lease.Labels, lease.Annotations = maps.Clone(lease.Labels), maps.Clone(lease.Annotations)
 	c.fill(&lease)
-	updated, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
-		return c.cfg.Leases.Update(ctx, &lease)
-	})
+	updated, err := call(ctx, func(ctx context.Context, lease *kubeapi.Lease) (*kubeapi.Lease, error) {
+		return c.cfg.Leases.Update(ctx, lease)
+	}, &lease)
 	if err != nil {
 		c.own = nil // it was changed or deleted: read it again
 		if kubeapi.ReasonOf(err) == kubeapi.Conflict {
@@ -190,14 +188,11 @@ func (c *Controller) create(ctx context.Context) error {
 	lease := new(kubeapi.Lease)
 	lease.Name = c.name
 	c.fill(lease)
-	created, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
-		return c.cfg.Leases.Create(ctx, lease)
-	})
-	if err != nil {
-		return err
+	created, err := call(ctx, c.cfg.Leases.Create, lease)
+	if err == nil {
+		c.own = created
 	}
-	c.own = created
-	return nil
+	return err
 }
 
 // fill makes lease state that this server is alive now.
@@ -233,10 +228,11 @@ func (c *Controller) release(ctx context.Context) {
 	}
 }
 
-func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+// call asks the API within callTimeout.
+func call[Ask, T any](ctx context.Context, f func(context.Context, Ask) (T, error), ask Ask) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return f(ctx)
+	return f(ctx, ask)
 }
 
 // statusOf returns the HTTP status and reason of a call; ok is false if there
