@@ -20,13 +20,10 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		return
 	}
 	ends := []<-chan struct{}{clientsDone}
+	over, giveUp := context.WithCancel(context.Background())
 	if s.peering != nil {
-		leaving, stay := context.WithCancel(context.Background())
-		left := wait.Go(func() { s.peering.leave(leaving, func() int { return s.counts().Agents }) })
-		defer func() {
-			stay()
-			<-left
-		}()
+		left := wait.Go(func() { s.peering.leave(over, func() int { return s.counts().Agents }) })
+		defer func() { <-left }()
 		ends = append(ends, left)
 	}
 	if s.byGRPC[clients] != nil {
@@ -35,29 +32,28 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		// Streams outlast their connections while what a client wrote before it
 		// closed is on its way. It takes no more connections, so those come first
 		// that were accepted and are still in their handshake.
-		newcomers, noMore := context.WithCancel(context.Background())
 		graceful := wait.Go(func() {
 			for _, f := range s.fronts[clients] {
-				f.Settle(newcomers)
+				f.Settle(over)
 			}
-			s.tenants.awaitSettled(newcomers, clients)
+			s.tenants.awaitSettled(over, clients)
 			s.byGRPC[clients].server.GracefulStop()
 		})
 		defer func() {
-			noMore()
 			s.byGRPC[clients].stop()
 			<-graceful
 		}()
 		ends = append(ends, graceful)
 	}
+	defer giveUp() // called first of these
 	s.opts.Log.WithField("grace", s.opts.Grace.String()).Info("shutting down: open connections may finish")
-	over := time.After(s.opts.Grace)
+	grace := time.After(s.opts.Grace)
 	for _, ended := range ends {
 		select {
 		case <-ended:
 		case <-failed.Done():
 			return
-		case <-over:
+		case <-grace:
 			s.opts.Log.Warn("shutting down: the grace period is over, open connections are cut")
 			return
 		}

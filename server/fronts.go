@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"fmt"
-	"net"
 
 	"konnectivity/internal/admission"
 	"konnectivity/server/frontend"
@@ -47,10 +46,14 @@ func (s *Server) frontConfig(side side, l Listener) frontend.Config {
 	if l.Addr().Network() == "unix" {
 		preAuth = s.local
 	}
-	return frontend.Config{
+	cfg := frontend.Config{
 		Name: side.String(), TLS: s.tlsOf(side, l), Proxies: l.Proxies, MaxConns: s.roomOf(side), PreAuth: preAuth, Metrics: s.metrics, Log: s.opts.Log,
-		LogOf: s.logOfOwner, LinkALPN: link.ALPN, Prepare: s.prepare(),
+		LogOf: s.logOfOwner, LinkALPN: link.ALPN,
 	}
+	if !s.opts.NoLink {
+		cfg.Prepare = link.Buffered
+	}
+	return cfg
 }
 
 // roomOf is how many connections each port of a side may have.
@@ -71,12 +74,4 @@ func shareOfPort(descriptors, ports int) int {
 		return 0
 	}
 	return max(1, share/ports)
-}
-
-// prepare makes raw connections fit for links, where there are any.
-func (s *Server) prepare() func(net.Conn) net.Conn {
-	if s.opts.NoLink {
-		return nil
-	}
-	return link.Buffered
 }

@@ -142,18 +142,16 @@ func (s *Server) Run(ctx context.Context) error {
 	defer end()
 	s.background(life, parts)
 
-	agentLife, cutAgents := context.WithCancelCause(base)
-	defer cutAgents(errStopped)
-	agentsDone := s.serve(agentLife, parts, agents)
-	clientLife, cutClients := context.WithCancelCause(base)
-	defer cutClients(errStopped)
-	clientsDone := s.serve(clientLife, parts, clients)
-	peerLife, cutPeers := context.WithCancelCause(base)
-	defer cutPeers(errStopped)
-	peersDone := s.reachOut(peerLife, parts)
+	_, cutAgents := s.serve(base, parts, agents)
+	clientsDone, cutClients := s.serve(base, parts, clients)
+	cutPeers := s.reachOut(base, parts)
 	leasing, release := context.WithCancel(base)
 	defer release()
-	released := wait.Go(func() { s.keepLease(leasing) })
+	released := wait.Go(func() {
+		if s.leases != nil {
+			s.leases.Run(leasing)
+		}
+	})
 
 	select {
 	case <-ctx.Done():
@@ -161,15 +159,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	release() // agents that count leases look elsewhere from now on
 	s.drain(failed, clientsDone)
-	s.byGRPC[clients].stop()
-	cutClients(errStopped)
-	<-clientsDone
+	cutClients()
 	s.closeEnds()
-	cutPeers(errStopped)
-	<-peersDone
-	s.byGRPC[agents].stop()
-	cutAgents(errStopped)
-	<-agentsDone
+	cutPeers()
+	cutAgents()
 	s.waitEnds()
 	<-released
 	end()
@@ -177,9 +170,10 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // serve runs one side's frontends, those of tenants alone included, and gRPC server as
-// parts. The channel is closed when the frontends, and so all their connections, have
-// ended.
-func (s *Server) serve(life context.Context, parts *errgroup.Group, side side) <-chan struct{} {
+// parts. done is closed when the frontends, and so all their connections, have ended. cut
+// ends these, and returns then.
+func (s *Server) serve(base context.Context, parts *errgroup.Group, side side) (done <-chan struct{}, cut func()) {
+	life, end := context.WithCancelCause(base)
 	var running sync.WaitGroup
 	running.Go(func() { s.tenants.keepListeners(life, side) })
 	for i, l := range s.opts.listeners(side) {
@@ -193,29 +187,35 @@ func (s *Server) serve(life context.Context, parts *errgroup.Group, side side) <
 	if g := s.byGRPC[side]; g != nil {
 		parts.Go(g.serve)
 	}
-	return wait.Go(running.Wait)
+	done = wait.Go(running.Wait)
+	return done, func() {
+		s.byGRPC[side].stop()
+		end(errStopped)
+		<-done
+	}
 }
 
-// reachOut links to other servers, and serves them, until life ends. The channel is closed
-// when both have ended.
-func (s *Server) reachOut(life context.Context, parts *errgroup.Group) <-chan struct{} {
+// reachOut links to other servers, and serves them, until cut, which returns when both have
+// ended.
+func (s *Server) reachOut(base context.Context, parts *errgroup.Group) (cut func()) {
 	p := s.peering
 	if p == nil {
-		return closed
+		return func() {}
 	}
+	life, end := context.WithCancelCause(base)
 	served := make(chan struct{})
 	parts.Go(func() error {
 		defer close(served)
 		return p.front.Serve(life, s.opts.Peering.Listener)
 	})
-	return wait.Go(func() {
-		dialing, end := context.WithCancel(context.WithoutCancel(life))
-		linked := wait.Go(func() { p.Run(dialing) })
-		<-life.Done()
+	dialing, stop := context.WithCancel(base)
+	linked := wait.Go(func() { p.Run(dialing) })
+	return func() {
+		end(errStopped)
 		<-served // first, since Run waits for what the others are told
-		end()
+		stop()
 		<-linked
-	})
+	}
 }
 
 // background starts what lives to the very end.
@@ -236,12 +236,5 @@ func (s *Server) background(life context.Context, parts *errgroup.Group) {
 	if l := s.opts.Admin; l != nil {
 		parts.Go(func() error { s.table.Run(life); return nil })
 		parts.Go(func() error { return observe.ServeTLS(life, l, s.adminTLS(), s.adminHandler(), s.opts.Log) })
-	}
-}
-
-// keepLease renews the lease until ctx ends, and deletes it then.
-func (s *Server) keepLease(ctx context.Context) {
-	if s.leases != nil {
-		s.leases.Run(ctx)
 	}
 }

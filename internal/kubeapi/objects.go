@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,32 +134,29 @@ func (o Objects[T]) CloseIdle() { utilnet.CloseIdleConnectionsFor(o.api.http.Tra
 
 // at is a request to all objects, to one of that name, or to a part of that one.
 func (o Objects[T]) at(method string, name ...string) request {
-	path := []string{"apis", o.kind.group, groupVersion}
-	if o.kind.group == "" {
-		path = []string{"api", groupVersion}
+	path := "/api/" + groupVersion
+	if o.kind.group != "" {
+		path = "/apis/" + o.kind.group + "/" + groupVersion
 	}
 	if o.namespace != "" {
-		path = append(path, "namespaces", o.namespace)
+		path += "/namespaces/" + url.PathEscape(o.namespace)
 	}
-	path = append(append(path, o.kind.path), name...)
-	for i := range path {
-		path[i] = url.PathEscape(path[i])
+	path += "/" + o.kind.path
+	for _, part := range name {
+		path += "/" + url.PathEscape(part)
 	}
-	all, _ := url.JoinPath("/", path...) // no error: all elements are escaped
-	return request{method: method, path: all}
+	return request{method: method, path: path}
 }
 
 // List reads the objects that opts select, or a page of them.
 func (o Objects[T]) List(ctx context.Context, opts ListOptions) (*List[T], error) {
 	r, out := o.at(http.MethodGet), &List[T]{}
 	r.time = &out.Time
-	r.query = selectors(opts.Labels, opts.Fields)
-	if opts.Limit > 0 {
-		r.query.Set("limit", strconv.Itoa(opts.Limit))
+	limit := strconv.Itoa(opts.Limit)
+	if opts.Limit == 0 {
+		limit = ""
 	}
-	if opts.Continue != "" {
-		r.query.Set("continue", opts.Continue)
-	}
+	r.query = query("labelSelector", opts.Labels, "fieldSelector", opts.Fields, "limit", limit, "continue", opts.Continue)
 	resp, err := o.api.send(ctx, r)
 	if err != nil {
 		return nil, err
@@ -199,13 +197,13 @@ func (o Objects[T]) read(from *json.Decoder, page *List[T]) error {
 	})
 }
 
-func selectors(labels, fields string) url.Values {
+// query is that of names, each followed by its value; "": it is left out.
+func query(pairs ...string) url.Values {
 	q := make(url.Values)
-	if labels != "" {
-		q.Set("labelSelector", labels)
-	}
-	if fields != "" {
-		q.Set("fieldSelector", fields)
+	for pair := range slices.Chunk(pairs, 2) {
+		if pair[1] != "" {
+			q.Set(pair[0], pair[1])
+		}
 	}
 	return q
 }
@@ -215,11 +213,8 @@ func selectors(labels, fields string) url.Values {
 // the middle of an event, which the next watch gets.
 func (o Objects[T]) Watch(ctx context.Context, opts WatchOptions, began func(), take func(Event, T)) error {
 	r := o.at(http.MethodGet)
-	r.query = selectors(opts.Labels, opts.Fields)
-	r.query.Set("watch", "true")
-	r.query.Set("allowWatchBookmarks", "true")
-	r.query.Set("resourceVersion", opts.From)
-	r.query.Set("timeoutSeconds", strconv.Itoa(int(opts.Time.Seconds())))
+	r.query = query("labelSelector", opts.Labels, "fieldSelector", opts.Fields, "watch", "true", "allowWatchBookmarks", "true",
+		"resourceVersion", opts.From, "timeoutSeconds", strconv.Itoa(int(opts.Time.Seconds())))
 	r.time = opts.Now
 	resp, err := o.api.send(ctx, r)
 	if err != nil {
