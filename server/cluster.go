@@ -202,7 +202,6 @@ func (s *Server) counts() registry.Counts {
 	s.eachCluster(func(cl *cluster) {
 		counts := cl.agents.Counts()
 		sum.Agents += counts.Agents
-		sum.Connections += counts.Connections
 		for strategy, n := range counts.By {
 			sum.By[strategy] += n
 		}

@@ -281,10 +281,10 @@ func TestLateLaneOfAnAgentIsTold(t *testing.T) {
 		return testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Handler: forwarder(echoing)}))(t)
 	}
 	first := lane()
-	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })
+	r.eventually("the agent is known", func() bool { return len(r.own.agents.Agents()) == 1 })
 	r.own.peers.count(7)
 	r.eventually("the first lane to be told", func() bool { return first.ServerCount() == 7 })
 	late := lane()
 	r.eventually("the late one to be told", func() bool { return late.ServerCount() == 7 })
-	testutil.Equal(t, r.own.agents.Counts().Connections, 1, "connections of agents, of which one has two lanes")
+	testutil.Equal(t, len(r.own.agents.Agents()), 1, "connections of agents, of which one has two lanes")
 }

@@ -78,7 +78,7 @@ func testSilentAgentIsNoticed(t *testing.T, kind string) {
 		t.Errorf("the caller heard %v", err)
 	}
 	// The caller may hear before the registry does.
-	r.eventually("the agent forgotten", func() bool { return r.own.agents.Counts().Connections == 0 })
+	r.eventually("the agent forgotten", func() bool { return len(r.own.agents.Agents()) == 0 })
 }
 
 // Agents of both protocols are shown by the address that the load balancer

@@ -177,9 +177,9 @@ type agentHello struct{ id, identifiers, token string }
 
 func (r *rig) agent(kind string, h agentHello, n network) agent {
 	r.t.Helper()
-	before := r.own.agents.Counts().Connections
+	before := len(r.own.agents.Agents())
 	a := testutil.Must(r.tryAgent(kind, h, n))(r.t)
-	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections > before })
+	r.eventually("the agent is known", func() bool { return len(r.own.agents.Agents()) > before })
 	return a
 }
 

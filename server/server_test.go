@@ -103,7 +103,7 @@ func TestLostLinksCountAsErrors(t *testing.T) {
 			ses := testutil.Must(legacy.ConnectAgent(t.Context(), conn, legacy.AgentConfig{ID: "a", Forwarder: forwarder(echoing)}))(t)
 			defer ses.Close()
 		}
-		r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })
+		r.eventually("the agent is known", func() bool { return len(r.own.agents.Agents()) == 1 })
 		_ = (<-wires).Close()
 		r.eventually("the agent is gone", func() bool { return r.metric(`grpc_connections{service_method="Connect"} 0`) })
 		counted := r.metric(`stream_errors_total{code="Unavailable",packet_type="Unknown",segment="from_agent"} 1`)
@@ -221,7 +221,7 @@ func TestAgentsThatEndAtOnceAreLoggedOnce(t *testing.T) {
 	}
 	joining.Wait()
 	ends.Happen()
-	r.eventually("all are out of the registry", func() bool { return r.own.agents.Counts().Connections == 0 })
+	r.eventually("all are out of the registry", func() bool { return len(r.own.agents.Agents()) == 0 })
 	for _, leave := range leave {
 		leave()
 	}
@@ -253,7 +253,7 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 				r.eventually("pending", func() bool { return r.metric("pending_backend_dials 1") })
 			}
 			a.Close()
-			r.eventually("it is gone", func() bool { return r.own.agents.Counts().Connections == 0 })
+			r.eventually("it is gone", func() bool { return len(r.own.agents.Agents()) == 0 })
 			a = r.agent(agents, agentHello{id: "a1"}, refuse) // or the dial would wait for it
 			select {
 			case err := <-failed:
@@ -262,7 +262,7 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 				t.Fatalf("%s through %s: the caller hangs", kind, agents)
 			}
 			a.Close()
-			r.eventually("that one is gone, too", func() bool { return r.own.agents.Counts().Connections == 0 })
+			r.eventually("that one is gone, too", func() bool { return len(r.own.agents.Agents()) == 0 })
 			a = r.agent(agents, agentHello{id: "a1"}, hang)
 		}
 
@@ -368,7 +368,7 @@ func TestAgentsThatAreRefused(t *testing.T) {
 		// Its certificate's, and what upstream's server passes over.
 		r.agent(kind, agentHello{id: "good-" + kind, identifiers: "ipv6=10.0.0.1&ipv4=$(HOST_IP)&cidr="}, echoing)
 	}
-	testutil.Equal(t, r.own.agents.Counts().Connections, 2, "agents are known")
+	testutil.Equal(t, len(r.own.agents.Agents()), 2, "agents are known")
 	r.hasMetrics(`agent_refusals_total{reason="denied"} 4`, `agent_refusals_total{reason="invalid"} 6`)
 	messages := map[string]int{} // those of a flood are bounded by message
 	for _, e := range said.AllEntries() {

@@ -261,5 +261,5 @@ func (c *sharer) cluster() *cluster { return c.of.tenants.now.Load().cluster(c.n
 // has waits until the server has so many connections of the cluster's agents.
 func (c *sharer) has(agents int) {
 	c.of.t.Helper()
-	c.of.eventually("the agents of "+c.name, func() bool { return c.cluster().agents.Counts().Connections == agents })
+	c.of.eventually("the agents of "+c.name, func() bool { return len(c.cluster().agents.Agents()) == agents })
 }

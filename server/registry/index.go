@@ -14,7 +14,6 @@ import (
 // registry's lock guards it. The zero value is empty, and small: a server of many
 // clusters has two for each.
 type index struct {
-	present memory.Map[*conn, bool]
 	all     group
 	keyed   memory.Map[routes.Key, *group] // those that have members
 	lengths routes.Lengths                 // of the prefixes in keyed
@@ -66,7 +65,6 @@ func destHostKeys(name string, addr netip.Addr) (exact, loose routes.Key) {
 }
 
 func (x *index) join(c *conn) {
-	x.present.Set(c, true)
 	if x.all.count() == 0 {
 		x.tell(routes.Key{Kind: routes.AnyAgent}, true)
 	}
@@ -83,9 +81,8 @@ func (x *index) join(c *conn) {
 	}
 }
 
-// leave takes out c, which is present.
+// leave takes out c, which is there.
 func (x *index) leave(c *conn) {
-	x.present.Delete(c)
 	if x.all.leave(c); x.all.count() == 0 {
 		x.tell(routes.Key{Kind: routes.AnyAgent}, false)
 	}
@@ -108,7 +105,7 @@ func (x *index) tell(k routes.Key, there bool) {
 }
 
 func (x *index) changed(c *conn) {
-	if !x.present.Get(c) {
+	if !x.has(c) {
 		return
 	}
 	x.all.changed(c)
@@ -134,6 +131,12 @@ func (x *index) forget(a Agent) {
 
 // knows says whether an agent has a connection.
 func (x *index) knows(a Agent) bool { return x.all.members.Get(a.key()) != nil }
+
+// has says whether c is there.
+func (x *index) has(c *conn) bool {
+	m := x.all.members.Get(c.agent.key())
+	return m != nil && slices.Contains(m.conns, c)
+}
 
 // choose picks by the first of the strategies that has one.
 func (x *index) choose(by []Strategy, name string, addr netip.Addr, not *conn, now tunnel.Moment) (*conn, Strategy) {

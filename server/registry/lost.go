@@ -24,7 +24,7 @@ func (c *conn) over() bool { return c.backend.Ends().Happened() || c.backend.Err
 func (r *Registry) leave(c *conn) (last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.index.present.Get(c) {
+	if !r.index.has(c) {
 		return c.last
 	}
 	r.index.leave(c)
@@ -44,7 +44,7 @@ func (r *Registry) leave(c *conn) (last bool) {
 func (r *Registry) giveUp(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lost.present.Get(c) {
+	if r.lost.has(c) {
 		r.lost.leave(c)
 		r.wakeWaiters()
 	}
@@ -82,11 +82,11 @@ func (r *Registry) doubtLater(c *conn, before []*conn) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// stays reports whether c is present, and neither drains nor has ended.
+// stays reports whether c is there, and neither drains nor has ended.
 func (r *Registry) stays(c *conn) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.index.present.Get(c) && !c.draining && !c.backend.Ends().Happened()
+	return r.index.has(c) && !c.draining && !c.backend.Ends().Happened()
 }
 
 // doubt makes an agent show that it still uses these connections: it has made a

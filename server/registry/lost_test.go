@@ -54,7 +54,7 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 			time.Sleep(2 * tunnel.BackTime)
 			s.mu.RLock()
 			defer s.mu.RUnlock()
-			testutil.Equal(t, s.lost.present.Len(), 0, "are waited for, for ever")
+			testutil.Equal(t, s.lost.all.count(), 0, "are waited for, for ever")
 		})
 	}
 }

@@ -200,7 +200,7 @@ func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 		return c, s, news{}
 	}
 	if !waited && t.own != nil && r.index.knows(t.own.agent) {
-		if waited = r.index.present.Get(t.own) && t.own.over(); !waited {
+		if waited = r.index.has(t.own) && t.own.over(); !waited {
 			return nil, "", news{}
 		}
 	}
@@ -292,16 +292,15 @@ func join(list []Strategy) string {
 
 // Counts says how many agents are connected.
 type Counts struct {
-	Agents      int // distinct ids and identities
-	Connections int
-	By          map[Strategy]int // of those that each given strategy can use
+	Agents int              // distinct ids and identities
+	By     map[Strategy]int // of those that each given strategy can use
 }
 
 // Counts returns the present numbers.
 func (r *Registry) Counts() Counts {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	c := Counts{Agents: r.index.all.count(), Connections: r.index.present.Len(), By: make(map[Strategy]int)}
+	c := Counts{Agents: r.index.all.count(), By: make(map[Strategy]int)}
 	for _, s := range r.order() {
 		c.By[s] = r.index.count(s)
 	}
