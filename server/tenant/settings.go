@@ -51,6 +51,9 @@ type Settings struct {
 
 	Policy PolicySettings `json:"policy,omitzero"`
 	Bounds Bounds         `json:"bounds,omitzero"`
+
+	order []registry.Strategy // Strategies, as check has parsed them
+	rules *policy.Policy      // Policy's, likewise; nil: none
 }
 
 // IdentitiesSettings are the names of each side: URIs, DNS names, or common names after
@@ -225,10 +228,7 @@ func (s *Settings) check() error {
 	if err := s.Listen.check(); err != nil {
 		return err
 	}
-	if _, err := s.strategies(); err != nil {
-		return err
-	}
-	if _, err := s.policy(); err != nil {
+	if err := s.parse(); err != nil {
 		return err
 	}
 	for _, names := range []struct{ field, value string }{{"agentIDs", s.AgentIDs}, {"agentIdentifiers", s.AgentIdentifiers}} {
@@ -305,28 +305,21 @@ func (t *TokensSettings) check() error {
 	return nil
 }
 
-func (s *Settings) strategies() ([]registry.Strategy, error) {
-	if len(s.Strategies) == 0 {
-		return nil, nil
+// parse sets what strategies and rules stand for.
+func (s *Settings) parse() (err error) {
+	if len(s.Strategies) > 0 {
+		if s.order, err = registry.ParseStrategies(strings.Join(s.Strategies, ",")); err != nil {
+			return fieldError("strategies", "%w", err)
+		}
 	}
-	list, err := registry.ParseStrategies(strings.Join(s.Strategies, ","))
-	if err != nil {
-		return nil, fieldError("strategies", "%w", err)
-	}
-	return list, nil
-}
-
-// policy is nil where the tenant has no rules.
-func (s *Settings) policy() (*policy.Policy, error) {
 	if len(s.Policy.Allow)+len(s.Policy.Deny) == 0 {
-		return nil, nil
+		return nil
 	}
 	if _, err := policy.Parse(s.Policy.Allow, nil); err != nil {
-		return nil, fieldError("policy.allow", "%w", err)
+		return fieldError("policy.allow", "%w", err)
 	}
-	rules, err := policy.Parse(s.Policy.Allow, s.Policy.Deny)
-	if err != nil {
-		return nil, fieldError("policy.deny", "%w", err)
+	if s.rules, err = policy.Parse(s.Policy.Allow, s.Policy.Deny); err != nil {
+		return fieldError("policy.deny", "%w", err)
 	}
-	return rules, nil
+	return nil
 }

@@ -103,8 +103,10 @@ func TestSettingsAreDocumented(t *testing.T) {
 			testutil.Holds(t, v.IsValid() && !v.IsZero(), "the example has no %s", name)
 			return
 		}
-		for i := range v.NumField() {
-			check(name+"."+v.Type().Field(i).Name, v.Field(i))
+		for field, value := range v.Fields() {
+			if field.IsExported() {
+				check(name+"."+field.Name, value)
+			}
 		}
 	}
 	check("Settings", reflect.ValueOf(s))

@@ -169,12 +169,6 @@ func (t *Spec) unchanged(read reader) bool {
 
 // fill sets everything but the names and the reader's token.
 func (t *Spec) fill(spec Settings, read reader) (err error) {
-	if t.Strategies, err = spec.strategies(); err != nil {
-		return err
-	}
-	if t.Policy, err = spec.policy(); err != nil {
-		return err
-	}
 	if name := spec.Policy.File; name != "" {
 		text, err := read(name)
 		if err != nil {
@@ -185,7 +179,7 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 		}
 	}
 	t.IDs, t.Identifiers, t.Bounds, t.ByCertificate, t.Listen = spec.AgentIDs, spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate, spec.Listen
-	t.APIServers = spec.APIServers
+	t.APIServers, t.Strategies, t.Policy = spec.APIServers, spec.order, spec.rules
 	if t.Clients, err = t.parseCAs(ClientsCAFile, read); err != nil {
 		return err
 	}
