@@ -49,8 +49,8 @@ func (t *Tenant) Join(who tunnel.Identity, state *tls.ConnectionState, from net.
 	return t.join(clientKeyOf(who, state, from), who)
 }
 
-// JoinAgent is Join for an agent that asks for its cluster's API server. Its id counts as well: most agents of a cluster have one
-// certificate, and may have one address as seen from here.
+// JoinAgent is Join for an agent that asks for its cluster's API server. Its id counts as well:
+// most agents of a cluster have one certificate, and may have one address as seen from here.
 func (t *Tenant) JoinAgent(id string, who tunnel.Identity, state *tls.ConnectionState, from net.Addr) (_ *tunnel.Client, leave func()) {
 	key := clientKeyOf(who, state, from)
 	key.cert = sha256.Sum256(append(key.cert[:], id...))

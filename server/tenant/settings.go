@@ -53,7 +53,7 @@ type Settings struct {
 	Bounds Bounds         `json:"bounds,omitzero"`
 
 	order []registry.Strategy // Strategies, as check has parsed them
-	rules *policy.Policy      // Policy's, likewise; nil: none
+	rules *policy.Policy      // those of Policy, as check has parsed them; nil: none
 }
 
 // IdentitiesSettings are the names of each side: URIs, DNS names, or common names after
