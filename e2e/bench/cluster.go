@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
 	"konnectivity/internal/peers"
@@ -441,23 +443,15 @@ const maxDials = 1024
 // run calls dial at a rate a second until ctx ends, and returns when all dials have
 // ended. Dials beyond maxDials are left out: that many wait already.
 func (d *dials) run(ctx context.Context, rate int, dial func(ctx context.Context, i int) (time.Duration, error)) {
-	var dialing sync.WaitGroup
-	defer dialing.Wait()
-	room := make(chan struct{}, maxDials)
+	var dialing errgroup.Group
+	dialing.SetLimit(maxDials)
 	for start, made := time.Now(), 0; ctx.Err() == nil; wait.For(ctx, 2*time.Millisecond) {
 		for due := int(time.Since(start).Seconds() * float64(rate)); made < due; made++ {
-			select {
-			case room <- struct{}{}:
-			default:
-				continue
-			}
 			i := made
-			dialing.Go(func() {
-				defer func() { <-room }()
-				d.add(dial(context.WithoutCancel(ctx), i))
-			})
+			dialing.TryGo(func() error { d.add(dial(context.WithoutCancel(ctx), i)); return nil })
 		}
 	}
+	_ = dialing.Wait() // each is noted
 }
 
 func (d *dials) add(took time.Duration, err error) {

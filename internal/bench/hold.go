@@ -1,11 +1,15 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -56,54 +60,31 @@ const holders = 16
 // returns. open gets a number from 0 to n-1 and returns how long its dial took. If
 // one fails, Hold closes the others and returns that failure.
 func Hold(ctx context.Context, n, rate int, open func(ctx context.Context, i int) (tunnel.Conn, time.Duration, error)) (*Held, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	tickets := make(chan int)
+	opening, running := errgroup.WithContext(ctx)
+	opening.SetLimit(holders)
 	var mu sync.Mutex
 	held := &Held{}
 	var dials []time.Duration
-	var opening sync.WaitGroup
-	for range min(n, holders) {
-		opening.Go(func() {
-			for i := range tickets {
-				c, took, err := open(ctx, i)
-				mu.Lock()
-				if c != nil {
-					held.Conns = append(held.Conns, c)
-				}
-				dials = append(dials, took)
-				mu.Unlock()
-				if err != nil {
-					cancel(err)
-				}
+	for i, start := 0, time.Now(); i < n && running.Err() == nil; i++ {
+		if rate > 0 {
+			wait.For(running, time.Until(start.Add(time.Duration(i)*time.Second/time.Duration(rate))))
+		}
+		opening.Go(func() error {
+			c, took, err := open(running, i)
+			mu.Lock()
+			defer mu.Unlock()
+			if c != nil {
+				held.Conns = append(held.Conns, c)
 			}
+			dials = append(dials, took)
+			return err
 		})
 	}
-	issue(ctx, tickets, n, rate)
-	opening.Wait()
+	err := cmp.Or(opening.Wait(), context.Cause(ctx))
 	held.Dial = Distribution(dials)
-	if err := context.Cause(ctx); err != nil {
+	if err != nil {
 		held.Close()
 		return nil, err
 	}
 	return held, nil
-}
-
-// issue sends the numbers from 0 to n-1 at rate a second, and stops when ctx ends.
-func issue(ctx context.Context, tickets chan<- int, n, rate int) {
-	defer close(tickets)
-	start := time.Now()
-	for i := range n {
-		if rate > 0 {
-			due := start.Add(time.Duration(i) * time.Second / time.Duration(rate))
-			if pause(ctx, time.Until(due)) != nil {
-				return
-			}
-		}
-		select {
-		case tickets <- i:
-		case <-ctx.Done():
-			return
-		}
-	}
 }

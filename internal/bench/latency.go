@@ -1,13 +1,15 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"konnectivity/tunnel"
 )
@@ -75,24 +77,21 @@ func (p Path) RoundTripBeside(ctx context.Context, streams int, ahead, length ti
 // Churn opens a connection, has 64 bytes echoed and closes it, over and over,
 // with that many dialers at once. It returns connections per second.
 func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (float64, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	running, live := errgroup.WithContext(ctx)
 	var count atomic.Int64
 	start := time.Now()
-	var wg sync.WaitGroup
 	for range dialers {
-		wg.Go(func() {
-			for first := true; ctx.Err() == nil && (first || time.Since(start) < length); first = false {
-				if err := p.touch(ctx); err != nil {
-					cancel(err)
-					return
+		running.Go(func() error {
+			for first := true; live.Err() == nil && (first || time.Since(start) < length); first = false {
+				if err := p.touch(live); err != nil {
+					return err
 				}
 				count.Add(1)
 			}
+			return nil
 		})
 	}
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if err := cmp.Or(running.Wait(), context.Cause(ctx)); err != nil {
 		return 0, fmt.Errorf("connections over %s: %w", p.Name, err)
 	}
 	return float64(count.Load()) / time.Since(start).Seconds(), nil
