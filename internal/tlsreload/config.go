@@ -6,11 +6,10 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
-	"sync"
 )
 
-// clientSessions is how many sessions one client Config remembers: one for each
-// server address, of which sidecars and agents have few.
+// clientSessions is how many sessions are remembered: one for each server name or address,
+// of which a program has few.
 const clientSessions = 64
 
 // Server returns a Config for a listener. It presents the certificate of the
@@ -86,7 +85,7 @@ func (s *Source) Client(serverName string, nextProtos ...string) *tls.Config {
 	serverName = strings.TrimSuffix(strings.Trim(serverName, "[]"), ".")
 	c := s.base(nextProtos)
 	c.ServerName = serverName
-	c.ClientSessionCache = &sessions{source: s}
+	c.ClientSessionCache = sessions{s}
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		m, err := s.material()
 		if err != nil {
@@ -147,29 +146,21 @@ func (s *Source) base(nextProtos []string) *tls.Config {
 	}
 }
 
-// sessions is a client's session cache, which is emptied when certificates
-// change.
-type sessions struct {
-	source *Source
-
-	mu    sync.Mutex
-	of    *material
-	cache tls.ClientSessionCache
-}
+// sessions is the session cache of the material in use, so that the sessions of other
+// certificates are not resumed.
+type sessions struct{ *Source }
 
 // Get implements tls.ClientSessionCache.
-func (c *sessions) Get(key string) (*tls.ClientSessionState, bool) { return c.present().Get(key) }
+func (c sessions) Get(key string) (*tls.ClientSessionState, bool) {
+	if m := c.inUse(); m != nil {
+		return m.sessions.Get(key)
+	}
+	return nil, false
+}
 
 // Put implements tls.ClientSessionCache.
-func (c *sessions) Put(key string, state *tls.ClientSessionState) { c.present().Put(key, state) }
-
-// present is the cache of the material in use.
-func (c *sessions) present() tls.ClientSessionCache {
-	m := c.source.inUse()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.cache == nil || c.of != m {
-		c.of, c.cache = m, tls.NewLRUClientSessionCache(clientSessions)
+func (c sessions) Put(key string, state *tls.ClientSessionState) {
+	if m := c.inUse(); m != nil {
+		m.sessions.Put(key, state)
 	}
-	return c.cache
 }

@@ -22,7 +22,7 @@ const maxFile = 16 << 20
 // digest is the content of all files of a Source, hashed.
 type digest [sha256.Size]byte
 
-// material is one consistent reading of the files; immutable.
+// material is one consistent reading of the files; immutable, but for its sessions.
 type material struct {
 	digest digest
 	cert   *tls.Certificate             // nil without Files.Cert
@@ -32,6 +32,8 @@ type material struct {
 	first  map[string]*x509.Certificate // the certificate that expires first, for each file that was not found in a directory
 
 	leftOut []error // faults of files in directories
+
+	sessions tls.ClientSessionCache // of clients that have used it
 }
 
 // What files are, in errors.
@@ -151,7 +153,7 @@ func (c contents) digest() digest {
 
 // parse turns contents into material.
 func (c contents) parse(systemRoots bool) (*material, error) {
-	m := &material{digest: c.digest(), first: map[string]*x509.Certificate{}}
+	m := &material{digest: c.digest(), first: map[string]*x509.Certificate{}, sessions: tls.NewLRUClientSessionCache(clientSessions)}
 	if c.cert.path != "" {
 		pair, err := tls.X509KeyPair(c.cert.data, c.key.data)
 		if err != nil {
