@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
+	yamlv2 "go.yaml.in/yaml/v2"
 	"sigs.k8s.io/yaml"
 )
 
@@ -38,28 +40,18 @@ func DecodeYAML(text []byte, most int, into any) (field string, err error) {
 	return "", nil
 }
 
-// severalDocuments reports whether text has YAML documents behind the first, of which the
-// decoder would not say that it leaves them out.
+// severalDocuments reports whether text has YAML documents with content behind the first, of
+// which YAMLToJSONStrict would not say that it leaves them out.
 func severalDocuments(text []byte) bool {
-	begun, next := false, false
-	for line := range bytes.Lines(text) {
-		line = bytes.TrimRight(line, " \t\r\n")
-		rest, marked := bytes.CutPrefix(line, []byte("---"))
-		if !marked {
-			rest, marked = bytes.CutPrefix(line, []byte("..."))
-		}
-		if marked = marked && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t'); marked {
-			line, next = bytes.TrimSpace(rest), begun
-		}
-		if len(line) == 0 || line[0] == '#' || line[0] == '%' {
-			continue
-		}
-		if next {
-			return true
-		}
-		begun = true
+	documents := yamlv2.NewDecoder(bytes.NewReader(text))
+	err := documents.Decode(new(any))
+	if err != nil {
+		return false // the first is wrong itself
 	}
-	return false
+	for content := any(nil); err == nil && content == nil; {
+		err = documents.Decode(&content)
+	}
+	return err != io.EOF
 }
 
 // kindOf is a kind of Go as people who write YAML call it.
