@@ -82,22 +82,23 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		s.turnAway(c, w, r, headerRefusal)
 		return
 	}
+	var full *refusal
 	switch why := s.Slots.Serve(c); {
 	case why == admission.ErrEvicted:
 		panic(http.ErrAbortHandler) // as its request arrived
 	case why != nil:
 		s.Metrics.Refuse(front.ReasonLimit)
 		s.WarnFull()
-		if r.Method == http.MethodConnect {
-			s.connect(c, w, r, fullRefusal)
-			return
-		}
-		s.turnAway(c, w, r, fullRefusal)
-		return
+		full = fullRefusal
+	default:
+		c.served.Store(true)
 	}
-	c.served.Store(true)
-	if r.Method == http.MethodConnect {
-		s.connect(c, w, r, nil)
+	switch {
+	case r.Method == http.MethodConnect:
+		s.connect(c, w, r, full)
+		return
+	case full != nil:
+		s.turnAway(c, w, r, full)
 		return
 	}
 	x := s.newExchange(c, w, r)
