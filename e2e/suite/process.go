@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 const (
@@ -117,21 +119,13 @@ func (m Memory) Resident() int64 { return m.Own + m.File }
 func (m Memory) MostOwn() int64 { return m.Most - m.File }
 
 // Memory returns what the process holds now (proc(5), status).
-func (p *Process) Memory() (m Memory, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
-	if err != nil {
-		return m, err
+func (p *Process) Memory() (Memory, error) {
+	var status procfs.ProcStatus
+	proc, err := procfs.NewProc(p.PID())
+	if err == nil {
+		status, err = proc.NewStatus()
 	}
-	var all int64
-	for name, to := range map[string]*int64{"VmRSS": &all, "RssFile": &m.File, "VmHWM": &m.Most} {
-		_, text, _ := strings.Cut(string(status), "\n"+name+":")
-		if _, err := fmt.Sscan(text, to); err != nil {
-			return m, fmt.Errorf("%s: no %s in its status: %w", p.Name, name, err)
-		}
-		*to <<= 10
-	}
-	m.Own = all - m.File
-	return m, nil
+	return Memory{Own: int64(status.VmRSS - status.RssFile), File: int64(status.RssFile), Most: int64(status.VmHWM)}, err
 }
 
 // Processor is the package's Processor of p.
