@@ -76,7 +76,7 @@ func run(ctx context.Context, f *flags) error {
 	p := &process{flags: f, Base: program.New(component, log)}
 	srv, err := p.build(ctx)
 	if err != nil {
-		p.close()
+		p.Close()
 		return err
 	}
 	for _, note := range f.notes() {
@@ -91,7 +91,6 @@ type process struct {
 	program.Base
 	flags   *flags
 	options server.Options
-	open    []net.Listener
 	sources []*tlsreload.Source // of all ports
 }
 
@@ -115,13 +114,6 @@ func (p *process) build(ctx context.Context) (*server.Server, error) {
 		}
 	}
 	return srv, err
-}
-
-// close closes the ports of a server that cannot start.
-func (p *process) close() {
-	for _, l := range p.open {
-		_ = l.Close()
-	}
 }
 
 // settings completes the options that flags set.
@@ -324,14 +316,13 @@ func (p *process) listenClients() error {
 		p.options.Clients = append(p.options.Clients, l)
 	}
 	if f.uds != "" {
-		l, err := unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS})
+		l, err := p.Opened(unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS}))
 		switch {
 		case errors.Is(err, unixsocket.ErrStale):
 			return fmt.Errorf("--uds-name: %w or set --delete-existing-uds-file", err)
 		case err != nil:
 			return fmt.Errorf("--uds-name: %w", err)
 		}
-		p.open = append(p.open, l)
 		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l})
 	}
 	return nil
@@ -366,7 +357,7 @@ func (p *process) listenServers() error {
 func (p *process) listenOthers() (err error) {
 	f := p.flags
 	if f.healthPort.Number > 0 {
-		if p.options.Health, err = p.listen(f.healthPort); err != nil {
+		if p.options.Health, err = p.Opened(f.healthPort.Listen()); err != nil {
 			return err
 		}
 	}
@@ -390,16 +381,8 @@ func (p *process) listenOthers() (err error) {
 			p.options.AdminTrusts = tls.Trusts
 		}
 	}
-	p.options.Admin, err = p.listen(f.adminPort)
+	p.options.Admin, err = p.Opened(f.adminPort.Listen())
 	return err
-}
-
-func (p *process) listen(port cli.Port) (net.Listener, error) {
-	l, err := port.Listen()
-	if err == nil {
-		p.open = append(p.open, l)
-	}
-	return l, err
 }
 
 // secure opens a port, by certificates of source. Without a CA, its peers need none.
@@ -413,7 +396,7 @@ func (p *process) secure(
 	if files.CA != "" {
 		l.Recheck = tls.Recheck
 	}
-	l.Listener, err = p.listen(port)
+	l.Listener, err = p.Opened(port.Listen())
 	return l, tls, err
 }
 

@@ -7,6 +7,7 @@ package program
 import (
 	"context"
 	"fmt"
+	"net"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
@@ -27,6 +28,8 @@ type Base struct {
 	Observers  []tunnel.Observer       // of all connections
 	Background []func(context.Context) // runs beside connections, and while they drain
 	Audit      *audit.Log              // nil: none
+
+	opened []net.Listener
 }
 
 // New returns a Base with the metrics of any program.
@@ -81,4 +84,20 @@ func (b *Base) Observe(o interface {
 	Run(context.Context)
 }) {
 	b.Observers, b.Background = append(b.Observers, o), append(b.Background, o.Run)
+}
+
+// Opened notes a listener for Close.
+func (b *Base) Opened(l net.Listener, err error) (net.Listener, error) {
+	if err == nil {
+		b.opened = append(b.opened, l)
+	}
+	return l, err
+}
+
+// Close closes the audit log and all listeners of a program that does not start to serve.
+func (b *Base) Close() {
+	b.Audit.Close()
+	for _, l := range b.opened {
+		_ = l.Close()
+	}
 }

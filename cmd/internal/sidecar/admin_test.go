@@ -34,7 +34,7 @@ func TestAdminPort(t *testing.T) {
 	ip := s.admin.Addr().(*net.TCPAddr).IP
 	testutil.Holds(t, ip.IsLoopback(), "it listens on %v", ip)
 	testutil.Holds(t, s.health == nil, "a health port was not asked for")
-	s.close()
+	s.Close()
 
 	r := w.start(w.options(SOCKS5, "--admin-address=127.0.0.1:0"))
 	testutil.Fails(t, testutil.Err(get("socks5", r.addrs[SOCKS5], "http://"+testutil.ReservedAddress(t))),

@@ -31,7 +31,7 @@ func handOver(to *admission.HandOff) func(tunnel.Conn) {
 func (s *sidecar) listen() (main, second []net.Listener, err error) {
 	o := s.opts
 	if o.servesTCP() {
-		ln, err := s.opened(cli.Listen("serving-port", o.listenAddress(o.ServingPort)))
+		ln, err := s.Opened(cli.Listen("serving-port", o.listenAddress(o.ServingPort)))
 		if err != nil {
 			return main, second, err
 		}
@@ -39,7 +39,7 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 		main = append(main, ln)
 	}
 	if o.ServingUDS != "" {
-		ln, err := s.opened(unixsocket.Listen(o.ServingUDS, o.uds))
+		ln, err := s.Opened(unixsocket.Listen(o.ServingUDS, o.uds))
 		if err != nil {
 			return main, second, fmt.Errorf("--serving-uds: %w", err)
 		}
@@ -47,10 +47,10 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 	}
 	switch {
 	case o.shared():
-		ln, _ := s.opened(admission.NewHandOff(main[0].Addr()), nil)
+		ln, _ := s.Opened(admission.NewHandOff(main[0].Addr()), nil)
 		second = append(second, ln)
 	case o.serves(o.second()):
-		ln, err := s.opened(cli.Listen(o.secondFlag(), o.listenAddress(o.SecondPort)))
+		ln, err := s.Opened(cli.Listen(o.secondFlag(), o.listenAddress(o.SecondPort)))
 		if err != nil {
 			return main, second, err
 		}

@@ -19,7 +19,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		args = append(args, "--transparent-port="+strconv.Itoa(testutil.Reserved(t)))
 	}
 	s := testutil.Must(compose(w.options(SOCKS5, args...), logTo(new(testutil.Output))))(t)
-	defer s.close()
+	defer s.Close()
 	const own, page, others = "konnectivity_sidecar_", "../../../docs/sidecars.md", "../../../docs/metrics.md"
 	documented := testutil.DocumentedLabels(t, page, "Metrics")
 	maps.Copy(documented, testutil.DocumentedLabels(t, others, "Certificates", "Audit log"))

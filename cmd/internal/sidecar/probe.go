@@ -38,7 +38,7 @@ func (s *sidecar) openProbes(others func() ([]netip.Addr, error)) error {
 func (s *sidecar) openProbesBeside(port uint16, addresses []netip.Addr) error {
 	var failed []error
 	for _, a := range addresses {
-		ln, err := s.opened(cli.Listen("answer-tcp-probes", netip.AddrPortFrom(a, port).String()))
+		ln, err := s.Opened(cli.Listen("answer-tcp-probes", netip.AddrPortFrom(a, port).String()))
 		if err != nil {
 			failed = append(failed, err)
 			continue

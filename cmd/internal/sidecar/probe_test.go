@@ -28,7 +28,7 @@ func probed(t *testing.T, own string, answer bool) (_ *sidecar, port string) {
 	s.self.add(proxy)
 	pod := func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil }
 	testutil.NoError(t, s.openProbes(pod))
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	_, port, _ = net.SplitHostPort(proxy.Addr().String())
 	return s, port
 }
@@ -39,7 +39,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	for _, ln := range s.probes {
 		all.Go(func() { s.answerProbes(context.Background(), ln) })
 	}
-	t.Cleanup(func() { s.close(); all.Wait() })
+	t.Cleanup(func() { s.Close(); all.Wait() })
 	for range 3 {
 		conn, err := net.DialTimeout("tcp", "127.0.0.2:"+port, patience)
 		testutil.Requires(t, err == nil, "kubelet's probe: %v", err)
@@ -95,6 +95,6 @@ func TestProbesWithUnusableAddress(t *testing.T) {
 		err := s.openProbesBeside(0, c.addresses)
 		testutil.Holds(t, (err != nil) == c.fails && len(s.probes) == c.open,
 			"%v: %d listeners, %v", c.addresses, len(s.probes), err)
-		s.close()
+		s.Close()
 	}
 }

@@ -32,8 +32,7 @@ type sidecar struct {
 	health       net.Listener // nil if off
 	admin        net.Listener // nil if off
 	probes       []net.Listener
-	listeners    []net.Listener // all that were opened
-	table        *admin.Table   // nil if admin is
+	table        *admin.Table // nil if admin is
 	draining     atomic.Bool
 
 	credentials front.Checker // of clients of SOCKS5 and HTTP; nil if there are none
@@ -72,7 +71,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	s.certs.OnChange(s.adapter.Retry)
 	defer func() {
 		if err != nil {
-			s.close()
+			s.Close()
 		}
 	}()
 	if err = s.Record(s.adapter.ID(), o.auditLog, o.traces); err != nil {
@@ -123,28 +122,12 @@ func (s *sidecar) open() error {
 		return err
 	}
 	if o.healthAddress != "" {
-		if s.health, err = s.opened(cli.Listen("health-address", o.healthAddress)); err != nil {
+		if s.health, err = s.Opened(cli.Listen("health-address", o.healthAddress)); err != nil {
 			return err
 		}
 	}
 	if o.adminAddress != "" {
-		s.admin, err = s.opened(cli.Listen("admin-address", loopback(o.adminAddress)))
+		s.admin, err = s.Opened(cli.Listen("admin-address", loopback(o.adminAddress)))
 	}
 	return err
-}
-
-// opened notes a listener, for close.
-func (s *sidecar) opened(ln net.Listener, err error) (net.Listener, error) {
-	if err == nil {
-		s.listeners = append(s.listeners, ln)
-	}
-	return ln, err
-}
-
-// close closes all listeners and files.
-func (s *sidecar) close() {
-	s.Audit.Close()
-	for _, ln := range s.listeners {
-		_ = ln.Close()
-	}
 }

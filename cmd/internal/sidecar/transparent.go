@@ -45,7 +45,7 @@ func (s *sidecar) openTransparent() error {
 		return err
 	}
 	for _, ip := range []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback} {
-		ln, err := s.opened(cli.Listen("transparent-port", tunnel.JoinAddress(ip.String(), s.opts.transparentPort)))
+		ln, err := s.Opened(cli.Listen("transparent-port", tunnel.JoinAddress(ip.String(), s.opts.transparentPort)))
 		if ip.To4() == nil && tunnel.IsErrno(err, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT) {
 			s.Log.Info("this machine has no IPv6, so none is redirected to the transparent port")
 			continue

@@ -76,7 +76,7 @@ func TestTransparentFrontRefusesTheServer(t *testing.T) {
 	w.startServer()
 	var log testutil.Output
 	s := testutil.Must(compose(w.options(SOCKS5), logTo(&log)))(w.t)
-	defer s.close()
+	defer s.Close()
 	through := errors.New("through")
 	d := s.refuseServer(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, through }))
 	dial := func(address string) error {
