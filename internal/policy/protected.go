@@ -11,6 +11,18 @@ var (
 	errProtected = errors.New("the address hands out cloud credentials; only an allow rule for exactly it or its link-local block permits it")
 )
 
+// guarded are addresses that only an allow rule for themselves or a network in block opens.
+type guarded struct {
+	block netip.Prefix
+	addrs []netip.Prefix
+}
+
+// alone is what has no network of such addresses around it.
+func alone(prefix string) guarded {
+	addrs := netip.MustParsePrefix(prefix)
+	return guarded{addrs, []netip.Prefix{addrs}}
+}
+
 // protected lists the addresses at which cloud machines hand out credentials to
 // every process that can reach them. A tunnel that ends on such a machine would lend
 // the machine's identity to every client. The rest of 169.254.0.0/16 stays
@@ -18,10 +30,7 @@ var (
 // metadata services answer there too, and no destination behind a router can
 // have such an address. Where such an address is an ordinary one, only a rule
 // for that very address permits it.
-var protected = []struct {
-	block netip.Prefix // an allow rule within it shows intent
-	addrs []netip.Prefix
-}{
+var protected = []guarded{
 	{netip.MustParsePrefix("169.254.0.0/16"), []netip.Prefix{
 		netip.MustParsePrefix("169.254.169.254/32"), // AWS, Azure, Google, IBM, Oracle, OpenStack, DigitalOcean and others
 		netip.MustParsePrefix("169.254.169.252/32"), // Google GKE: where workload identity answers
@@ -34,30 +43,16 @@ var protected = []struct {
 		netip.MustParsePrefix("fd00:ec2::254/128"), // AWS
 		netip.MustParsePrefix("fd00:ec2::23/128"),  // AWS EKS pod identity
 	}},
-	{netip.MustParsePrefix("100.100.100.200/32"), []netip.Prefix{
-		netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
-	}},
-	{netip.MustParsePrefix("168.63.129.16/32"), []netip.Prefix{
-		netip.MustParsePrefix("168.63.129.16/32"), // Azure's WireServer, which hands out a machine's extensions' secrets
-	}},
-	{netip.MustParsePrefix("fd00:42::42/128"), []netip.Prefix{
-		netip.MustParsePrefix("fd00:42::42/128"), // Scaleway
-	}},
-	{netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"), []netip.Prefix{
-		netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"), // Oracle
-	}},
-	{netip.MustParsePrefix("fd00:100::100:200/128"), []netip.Prefix{
-		netip.MustParsePrefix("fd00:100::100:200/128"), // Alibaba
-	}},
-	{netip.MustParsePrefix("fd00:a9fe:a9fe::1/128"), []netip.Prefix{
-		netip.MustParsePrefix("fd00:a9fe:a9fe::1/128"), // Akamai, where machines' user data has secrets
-	}},
+	alone("100.100.100.200/32"),     // Alibaba
+	alone("168.63.129.16/32"),       // Azure's WireServer, which hands out a machine's extensions' secrets
+	alone("fd00:42::42/128"),        // Scaleway
+	alone("fd00:c1::a9fe:a9fe/128"), // Oracle
+	alone("fd00:100::100:200/128"),  // Alibaba
+	alone("fd00:a9fe:a9fe::1/128"),  // Akamai, where machines' user data has secrets
 	{netip.MustParsePrefix("fd20:ce::/32"), []netip.Prefix{
 		netip.MustParsePrefix("fd20:ce::254/128"), // Google
 	}},
-	{netip.MustParsePrefix("fe80::/10"), []netip.Prefix{
-		netip.MustParsePrefix("fe80::/10"),
-	}},
+	alone("fe80::/10"),
 }
 
 func protectedBlock(addr netip.Addr) (netip.Prefix, bool) {
