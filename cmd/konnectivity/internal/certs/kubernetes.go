@@ -26,7 +26,7 @@ const agentNamespace = "kube-system"
 // all certificates, for the data plane those of the agent. The names are those
 // HyperShift mounts (openshift/hypershift, control-plane-operator manifests).
 func kubernetesFiles(dir, namespace string, ca *pki.CA, files []certificate) ([]file, error) {
-	control := []any{signerSecret(namespace, ca)}
+	control := []any{secret(namespace, "signer", kubeapi.SecretOpaque, map[string][]byte{"ca.crt": ca.CertPEM, "ca.key": ca.KeyPEM})}
 	for _, f := range files {
 		control = append(control, tlsSecret(namespace, ca, f))
 	}
@@ -60,29 +60,17 @@ func objectsFiles(dir string, objects map[string][]any) ([]file, error) {
 	return files, nil
 }
 
-// signerSecret is the CA with its key.
-func signerSecret(namespace string, ca *pki.CA) *kubeapi.Secret {
-	s := secret(namespace, "signer", kubeapi.SecretOpaque)
-	s.Data = map[string][]byte{"ca.crt": ca.CertPEM, "ca.key": ca.KeyPEM}
-	return s
-}
-
 // tlsSecret is a certificate with its key, and the CA beside it, so that one
 // volume is enough for a pod.
 func tlsSecret(namespace string, ca *pki.CA, f certificate) *kubeapi.Secret {
-	s := secret(namespace, f.name, kubeapi.SecretTLS)
-	s.Data = map[string][]byte{
+	return secret(namespace, f.name, kubeapi.SecretTLS, map[string][]byte{
 		kubeapi.TLSCert: f.pair.CertPEM, kubeapi.TLSKey: f.pair.KeyPEM, "ca.crt": ca.CertPEM,
-	}
-	return s
+	})
 }
 
-// secret is an empty Secret konnectivity-NAME.
-func secret(namespace, name string, kind string) *kubeapi.Secret {
-	return &kubeapi.Secret{
-		Meta: meta("Secret", namespace, "konnectivity-"+name),
-		Type: kind,
-	}
+// secret is the Secret konnectivity-NAME.
+func secret(namespace, name, kind string, data map[string][]byte) *kubeapi.Secret {
+	return &kubeapi.Secret{Meta: meta("Secret", namespace, "konnectivity-"+name), Type: kind, Data: data}
 }
 
 func meta(kind, namespace, name string) (m kubeapi.Meta) {

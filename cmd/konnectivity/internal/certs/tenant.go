@@ -264,9 +264,8 @@ func (o *Order) clusterFiles(f *tenantFiles) ([]file, error) {
 	if !o.Kubernetes {
 		return all, nil
 	}
-	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, kubeapi.SecretOpaque)
+	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, kubeapi.SecretOpaque, f.served())
 	served.Labels = map[string]string{tenant.SecretLabel: o.Tenant.Name}
-	served.Data = f.served()
 	objects, err := objectsFiles(f.cluster, map[string][]any{
 		serverFile:       {served},
 		controlPlaneFile: {tlsSecret(o.Namespace, f.ca, f.client), caConfigMap(o.Namespace, f.ca)},
