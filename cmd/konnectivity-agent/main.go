@@ -92,7 +92,7 @@ type process struct {
 	handover      *agent.Handover // nil: off
 	health, admin net.Listener    // admin is nil if it is off
 	api           []net.Listener  // of the node's programs; none: it is off
-	ports         []net.Listener  // all of these
+	ports         []*port         // all of these
 	certificates  *tlsreload.Source
 	policy        *policyfile.Live // nil: no file
 	agent         *agent.Agent
@@ -128,45 +128,40 @@ func (p *process) listen() (err error) {
 	return err
 }
 
-// openPorts opens the ports. wait leaves one that is in use for later.
-func (p *process) openPorts(wait bool) error {
-	places := []place{p.flags.health}
+// openPorts opens the ports, or none. wait leaves one that is in use for later.
+func (p *process) openPorts(wait bool) (err error) {
+	p.ports, p.api = nil, nil
+	open := func(at place) net.Listener {
+		l, failed := openPort(at, wait)
+		if failed != nil {
+			err = cmp.Or(err, failed)
+			return nil
+		}
+		p.ports = append(p.ports, l)
+		return l
+	}
+	p.health = open(p.flags.health)
 	if p.flags.admin.Number != 0 {
-		places = append(places, p.flags.admin)
+		p.admin = open(p.flags.admin)
 	}
 	for _, at := range p.flags.api {
-		places = append(places, apiPlace(at))
+		p.api = append(p.api, open(apiPlace(at)))
 	}
-	var open []net.Listener
-	for _, at := range places {
-		l, err := openPort(at, wait)
-		if err != nil {
-			closeAll(open)
-			return err
+	for _, l := range p.ports {
+		if err == nil {
+			p.handover.AddPort(l)
+		} else {
+			_ = l.Close()
 		}
-		open = append(open, l)
 	}
-	for _, l := range open {
-		p.handover.AddPort(l.(*port))
-	}
-	p.ports = open
-	p.health, open = open[0], open[1:]
-	if p.flags.admin.Number != 0 {
-		p.admin, open = open[0], open[1:]
-	}
-	p.api = open
-	return nil
-}
-
-func closeAll(listeners []net.Listener) {
-	for _, l := range listeners {
-		_ = l.Close()
-	}
+	return err
 }
 
 func (p *process) close() {
 	p.handover.Close()
-	closeAll(p.ports)
+	for _, l := range p.ports {
+		_ = l.Close()
+	}
 }
 
 func (p *process) build() error {
