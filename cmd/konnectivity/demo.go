@@ -240,7 +240,7 @@ func (d *demo) makePaths() error {
 				return dialer.Dial(ctx, tunnel.NewFlow(network, address))
 			}}
 		}
-		d.paths = append(d.paths, demoPath{p.name, p.url, p.try, transport})
+		d.paths = append(d.paths, demoPath{pathCheck{Path: p.name, Try: p.try}, p.url, transport})
 	}
 	return nil
 }

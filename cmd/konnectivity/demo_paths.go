@@ -25,23 +25,21 @@ const (
 
 // demoPath is one path through the suite.
 type demoPath struct {
-	name, url string
-	try       string // a command line; "": there is none
+	pathCheck
+	url       string
 	transport *http.Transport
 }
 
 // check waits until the suite is up and sends one request over each path.
-func (d *demo) check(ctx context.Context) []pathCheck {
+func (d *demo) check(ctx context.Context) (checks []pathCheck) {
 	d.waitReady(ctx)
-	var checks []pathCheck
 	for _, p := range d.paths {
-		c := pathCheck{Path: p.name, Try: p.try}
 		start := time.Now()
 		if err := p.get(ctx); err != nil {
-			c.Error = err.Error()
+			p.Error = err.Error()
 		}
-		c.Milliseconds = status.Milliseconds(time.Since(start))
-		checks = append(checks, c)
+		p.Milliseconds = status.Milliseconds(time.Since(start))
+		checks = append(checks, p.pathCheck)
 	}
 	return checks
 }
