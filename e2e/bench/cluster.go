@@ -217,26 +217,6 @@ func (f *fleet) failures() (n int64) {
 	return n
 }
 
-// comeBack kills a server and starts it again. It returns how soon all of its links were back,
-// and how many attempts to connect failed until then.
-func (f *fleet) comeBack(at *site, n int) (back time.Duration, failed int64, err error) {
-	srv := at.servers[n]
-	old := make(map[*link.Session]bool)
-	for _, p := range f.peers {
-		if p.port == srv.AgentPort || p.port == srv.ClientPort {
-			old[p.session.Load()] = true
-		}
-	}
-	before := f.failures()
-	srv.Kill()
-	start := time.Now()
-	if err := at.suite.RunServer(srv, at.flags[n]...); err != nil {
-		return 0, 0, err
-	}
-	err = f.complete(old)
-	return time.Since(start), f.failures() - before, err
-}
-
 // open opens a connection of a cluster, whose number i is modulo that of all. It returns how
 // long the dial took.
 func (f *fleet) open(ctx context.Context, i int) (tunnel.Conn, time.Duration, error) {

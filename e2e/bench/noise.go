@@ -53,21 +53,21 @@ type noise struct {
 	settle time.Duration // until changed bounds are in force, and loads run
 	period time.Duration // for which each load is measured
 
-	dir          string // of the tenants
-	server       *suite.Server
+	at           *site // of one server
 	noisy, quiet identity
 }
 
 func (n *noise) measure(ctx context.Context, s *suite.Suite) error {
-	at, err := serve(s, "tenants", 1)
+	at, err := serve(ctx, s, "tenants", 1)
 	if err != nil {
 		return err
 	}
+	defer at.close()
 	both, err := at.identities(0, 2)
 	if err != nil {
 		return err
 	}
-	n.dir, n.server, n.noisy, n.quiet = at.dir, at.servers[0], both[0], both[1]
+	n.at, n.noisy, n.quiet = at, both[0], both[1]
 	for _, c := range contests {
 		free, err := n.contest(ctx, c, "")
 		if err != nil {
@@ -114,13 +114,13 @@ type outcome struct {
 // contest runs both loads, the noisy cluster with bounds, and returns what they did in
 // n.period.
 func (n *noise) contest(ctx context.Context, c contest, bounds string) (o outcome, err error) {
-	if err := n.noisy.write(n.dir, "tenant.yaml", n.noisy.settings(bounds)); err != nil {
+	if err := n.noisy.write(n.at.dir, "tenant.yaml", n.noisy.settings(bounds)); err != nil {
 		return o, err
 	}
 	wait.For(ctx, n.settle)
 	var runs [2]*loadProcess
 	for i, order := range []order{
-		{n.noisy, c.noisy, n.server.AgentPort, n.server.ClientPort}, {n.quiet, c.quiet, n.server.AgentPort, n.server.ClientPort},
+		{n.noisy, c.noisy, n.at.servers[0].AgentPort, n.at.servers[0].ClientPort}, {n.quiet, c.quiet, n.at.servers[0].AgentPort, n.at.servers[0].ClientPort},
 	} {
 		if runs[i], err = startLoad(ctx, order); err != nil {
 			return o, err
@@ -133,7 +133,7 @@ func (n *noise) contest(ctx context.Context, c contest, bounds string) (o outcom
 				return 0, err
 			}
 		}
-		cpu, _, err = n.server.Processor()
+		cpu, _, err = n.at.servers[0].Processor()
 		return cpu, err
 	}
 	wait.For(ctx, n.settle)

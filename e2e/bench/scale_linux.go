@@ -21,6 +21,7 @@ import (
 	"konnectivity/internal/bench"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/wait"
+	"konnectivity/tunnel/link"
 )
 
 const (
@@ -208,31 +209,23 @@ func nothing() ([]any, error) { return nil, nil }
 
 // measureTenants has tenants that each have an agent and a sidecar on every server.
 func (s *scale) measureTenants(ctx context.Context, name string, count int) error {
-	at, err := serve(s.suite, name, s.servers)
+	at, err := serve(ctx, s.suite, name, s.servers)
 	if err != nil {
 		return err
 	}
 	defer at.close()
-	fleet := newFleet(ctx)
-	defer fleet.close()
 	srv := at.servers[0]
-	err = s.grow(ctx, name, fmt.Sprintf("Tenants of %d servers, on one of them", s.servers), srv, count, nil, func(first, n int) error {
-		all, err := at.identities(first, n)
-		if err != nil {
-			return err
-		}
-		return at.connect(fleet, all)
-	}, nothing)
+	err = s.grow(ctx, name, fmt.Sprintf("Tenants of %d servers, on one of them", s.servers), srv, count, nil, at.join, nothing)
 	if err != nil {
 		return err
 	}
 	if err := s.pages(ctx, srv); err != nil {
 		return err
 	}
-	if err := s.comeBack(fleet, at, name); err != nil {
+	if err := s.comeBack(at, name); err != nil {
 		return err
 	}
-	held, err := bench.Hold(ctx, len(fleet.clusters), 0, fleet.open) // of each, to its own target
+	held, err := bench.Hold(ctx, len(at.clusters), 0, at.open) // of each, to its own target
 	if err == nil {
 		held.Close()
 	}
@@ -271,17 +264,29 @@ func (s *scale) pages(ctx context.Context, srv *suite.Server) error {
 	return nil
 }
 
-// comeBack notes how all links of the first server come back after a SIGKILL of it.
-func (s *scale) comeBack(fleet *fleet, at *site, what string) error {
-	reviews := s.reviews.Load()
-	back, failed, err := fleet.comeBack(at, 0)
-	if err != nil {
+// comeBack kills the first server and starts it again. It notes how soon all of its links were
+// back, and what that took.
+func (s *scale) comeBack(at *site, what string) error {
+	srv := at.servers[0]
+	old := make(map[*link.Session]bool)
+	for _, p := range at.peers {
+		if p.port == srv.AgentPort || p.port == srv.ClientPort {
+			old[p.session.Load()] = true
+		}
+	}
+	reviews, failures := s.reviews.Load(), at.failures()
+	srv.Kill()
+	start := time.Now()
+	if err := s.suite.RunServer(srv, at.flags[0]...); err != nil {
 		return err
 	}
-	srv := at.servers[0]
+	if err := at.complete(old); err != nil {
+		return err
+	}
+	back := time.Since(start)
 	cpu, _, err := srv.Processor()
 	m, err2 := srv.Memory()
-	s.row(s.back, len(fleet.peers)/len(at.servers), what, back.Seconds(), cpu.Seconds(), float64(m.Most)/1e6, failed, s.reviews.Load()-reviews)
+	s.row(s.back, len(at.peers)/len(at.servers), what, back.Seconds(), cpu.Seconds(), float64(m.Most)/1e6, at.failures()-failures, s.reviews.Load()-reviews)
 	return errors.Join(err, err2)
 }
 
@@ -301,7 +306,7 @@ func (s *scale) measureLinks(ctx context.Context, what string, count int) error 
 		servers, title = s.servers, fmt.Sprintf("Links of sidecars to %d servers, on one of them", s.servers)
 		more = append(more, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/10))
 	}
-	at, err := serve(s.suite, strings.ReplaceAll(what, " ", "-"), servers, more...)
+	at, err := serve(ctx, s.suite, strings.ReplaceAll(what, " ", "-"), servers, more...)
 	if err != nil {
 		return err
 	}
@@ -317,8 +322,6 @@ func (s *scale) measureLinks(ctx context.Context, what string, count int) error 
 		}
 		defer api.Close()
 	}
-	fleet := newFleet(ctx)
-	defer fleet.close()
 	err = s.grow(ctx, what, title, at.servers[0], count/servers, nil, func(first, n int) error {
 		for k, srv := range at.servers {
 			all := make([]identity, n)
@@ -331,7 +334,7 @@ func (s *scale) measureLinks(ctx context.Context, what string, count int) error 
 			if what == sidecars {
 				agentPort, clientPort = 0, srv.ClientPort
 			}
-			if err := fleet.add(all, agentPort, clientPort); err != nil {
+			if err := at.add(all, agentPort, clientPort); err != nil {
 				return err
 			}
 		}
@@ -340,7 +343,7 @@ func (s *scale) measureLinks(ctx context.Context, what string, count int) error 
 	if err != nil {
 		return err
 	}
-	return s.comeBack(fleet, at, what)
+	return s.comeBack(at, what)
 }
 
 // reviewTokens has a tenant's agents need tokens, each of which an API reviews.
@@ -373,27 +376,21 @@ func (s *scale) reviewTokens(of identity, dir string) (*httptest.Server, error) 
 // measureConnections holds connections over 500 tenants, and makes new ones beside them.
 func (s *scale) measureConnections(ctx context.Context, name string, count int) error {
 	tenants := min(500, count)
-	at, err := serve(s.suite, name, 1, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/50)) // 20 KiB for each that is held
+	at, err := serve(ctx, s.suite, name, 1, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/50)) // 20 KiB for each that is held
 	if err != nil {
 		return err
 	}
 	defer at.close()
-	fleet := newFleet(ctx)
-	defer fleet.close()
-	all, err := at.identities(0, tenants)
-	if err == nil {
-		err = at.connect(fleet, all)
-	}
-	if err != nil {
+	if err := at.join(0, tenants); err != nil {
 		return err
 	}
 	var held *bench.Held // of the last step
 	title := fmt.Sprintf("Connections of %d tenants, and %d new ones a second beside them", tenants, s.rate)
 	return s.grow(ctx, name, title, at.servers[0], count, []string{"dials", "failed", "p50, ms", "p99, ms", "processor time of a dial, ms"}, func(_, n int) (err error) {
-		held, err = bench.Hold(ctx, n, 0, fleet.open)
+		held, err = bench.Hold(ctx, n, 0, at.open)
 		return err
 	}, func() ([]any, error) {
-		cells, err := s.churn(ctx, at.servers[0], fleet)
+		cells, err := s.churn(ctx, at)
 		for _, conn := range held.Conns {
 			if err == nil {
 				err = echo(conn, "still open")
@@ -404,9 +401,10 @@ func (s *scale) measureConnections(ctx context.Context, name string, count int) 
 }
 
 // churn makes connections to tenants at random.
-func (s *scale) churn(ctx context.Context, srv *suite.Server, fleet *fleet) ([]any, error) {
+func (s *scale) churn(ctx context.Context, at *site) ([]any, error) {
+	srv := at.servers[0]
 	before, _, err := srv.Processor()
-	made := fleet.churn(ctx, s.rate, s.rest)
+	made := at.churn(ctx, s.rate, s.rest)
 	after, _, err2 := srv.Processor()
 	took, failed, why := made.take()
 	if errors.Is(why, errCrossed) {

@@ -25,17 +25,17 @@ const (
 
 // site is one server, or several that forward to one another, with a folder of tenants. The
 // servers are the built programs. Tenants' agents and sidecars are links, by mTLS with a CA of
-// each tenant's own, that a fleet holds.
+// each tenant's own.
 type site struct {
-	suite   *suite.Suite
+	*fleet         // the links to the servers
 	dir     string // of the tenants, which the servers read
 	servers []*suite.Server
 	flags   [][]string // of each server
 }
 
-// serve starts n servers with a new folder of that name.
-func serve(s *suite.Suite, name string, n int, more ...string) (*site, error) {
-	at := &site{suite: s, dir: filepath.Join(s.Dir, name)}
+// serve starts n servers with a new folder of that name. close must follow.
+func serve(ctx context.Context, s *suite.Suite, name string, n int, more ...string) (*site, error) {
+	at := &site{fleet: newFleet(ctx), dir: filepath.Join(s.Dir, name)}
 	if err := os.Mkdir(at.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -73,18 +73,20 @@ func (at *site) identities(first, n int) (all []identity, err error) {
 	return all, nil
 }
 
-// connect connects clusters to every server.
-func (at *site) connect(f *fleet, all []identity) error {
+// join makes n clusters, from number first on, and connects them to every server.
+func (at *site) join(first, n int) error {
+	all, err := at.identities(first, n)
 	for _, srv := range at.servers {
-		if err := f.add(all, srv.AgentPort, srv.ClientPort); err != nil {
-			return err
+		if err == nil {
+			err = at.add(all, srv.AgentPort, srv.ClientPort)
 		}
 	}
-	return nil
+	return err
 }
 
-// close ends the servers.
+// close ends all links, and the servers.
 func (at *site) close() {
+	at.fleet.close()
 	for _, srv := range at.servers {
 		srv.Kill()
 	}
