@@ -116,33 +116,25 @@ func removeStale(path string, replace bool) error {
 	}
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return denied(path)
+		// A stale one gives no other answer than one that is served.
+		return taken{fmt.Errorf("%s is the socket of another process, running or not, to which this one may not connect: permission denied", path),
+			[]error{os.ErrPermission, syscall.EADDRINUSE}}
 	case !tunnel.IsErrno(err, syscall.ECONNREFUSED):
-		return inUse(path)
+		return taken{fmt.Errorf("%s is the socket of another process that is running", path), []error{syscall.EADDRINUSE}}
 	case !replace:
 		return fmt.Errorf("%s %w", path, ErrStale)
 	}
 	return os.Remove(path)
 }
 
-// inUse is the error of a socket, by its path, that another process serves.
-type inUse string
-
-func (e inUse) Error() string { return string(e) + " is the socket of another process that is running" }
-
-// Unwrap lets errors.Is find what a TCP port in use is.
-func (inUse) Unwrap() error { return syscall.EADDRINUSE }
-
-// denied is the error of a socket, by its path, to which this process may not connect: a stale
-// one gives no other answer than one that is served.
-type denied string
-
-func (d denied) Error() string {
-	return string(d) + " is the socket of another process, running or not, to which this one may not connect: permission denied"
+// taken is the error of a socket that may be another process's, and what else it is.
+type taken struct {
+	error
+	is []error
 }
 
-// Unwrap says that it may be in use, too.
-func (denied) Unwrap() []error { return []error{os.ErrPermission, syscall.EADDRINUSE} }
+// Unwrap lets errors.Is find what a TCP port in use is.
+func (t taken) Unwrap() []error { return t.is }
 
 // listener removes its file as it closes, unless the file is another's by then:
 // the next process may have put its own there.
