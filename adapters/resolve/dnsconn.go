@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"konnectivity/internal/nameserver"
 	"konnectivity/tunnel"
 )
 
@@ -27,11 +28,6 @@ const (
 	// idleDNS how long: less than the 10 s after which CoreDNS hangs up.
 	maxIdleDNS = 2
 	idleDNS    = 5 * time.Second
-
-	// otherKind is how long a lookup that has addresses of one kind waits for
-	// the other: some servers never answer AAAA (RFC 8305 §3 waits 50 ms, but
-	// the round trip is longer here).
-	otherKind = 250 * time.Millisecond
 
 	// dnsBuffer holds most responses whole.
 	dnsBuffer = 1 << 10
@@ -102,7 +98,7 @@ func (c *dnsConn) receive(name dnsmessage.Name, first uint16) (replies [len(kind
 		}
 		have[i] = true
 		if len(replies[i].addrs) > 0 {
-			_ = c.conn.SetReadDeadline(time.Now().Add(otherKind))
+			_ = c.conn.SetReadDeadline(time.Now().Add(nameserver.OtherKind))
 		}
 	}
 	return replies, true, nil

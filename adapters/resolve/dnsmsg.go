@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"konnectivity/internal/nameserver"
 )
 
 const (
@@ -142,7 +144,7 @@ func (r *records) read(p *dnsmessage.Parser) (more bool, err error) {
 		}
 		r.aliases[owner] = lower(alias.CNAME)
 	case head.Class == dnsmessage.ClassINET && head.Type == r.kind:
-		addr, err := readAddr(p, r.kind)
+		addr, err := nameserver.Address(p, r.kind)
 		if err != nil {
 			return false, err
 		}
@@ -156,15 +158,6 @@ func (r *records) read(p *dnsmessage.Parser) (more bool, err error) {
 		r.ttls[owner] = seconds(head.TTL)
 	}
 	return true, nil
-}
-
-func readAddr(p *dnsmessage.Parser, kind dnsmessage.Type) (netip.Addr, error) {
-	if kind == dnsmessage.TypeA {
-		r, err := p.AResource()
-		return netip.AddrFrom4(r.A), err
-	}
-	r, err := p.AAAAResource()
-	return netip.AddrFrom16(r.AAAA), err
 }
 
 // negativeTTL returns how long an absence may be kept (RFC 2308 §5): the lesser

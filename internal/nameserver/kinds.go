@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// otherKind is how long a question for one kind of addresses waits once those of the other have
+	// OtherKind is how long a question for one kind of addresses waits once those of the other have
 	// come: some servers never answer AAAA, and Go's resolver waits 5 s for it, two times, which no
-	// dial survives. RFC 8305 §3 has 50 ms; it is as long as in package adapters/resolve.
-	otherKind = 250 * time.Millisecond
+	// dial survives. RFC 8305 §3 has 50 ms, but a round trip, as through a tunnel, may be longer.
+	OtherKind = 250 * time.Millisecond
 
 	// cameFor is how long it is known that addresses came: the other question is asked again, of
 	// each server.
@@ -112,9 +112,9 @@ func (k *kinds) answered(q question, addrs []netip.Addr) {
 	}
 }
 
-// hurry leaves conn otherKind, and no longer than the resolver does, or than it had before.
+// hurry leaves conn OtherKind, and no longer than the resolver does, or than it had before.
 func hurry(conn net.Conn) {
-	time.AfterFunc(otherKind, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	time.AfterFunc(OtherKind, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 }
 
 // asking is a connection for one question.
@@ -168,23 +168,28 @@ func addresses(answer []byte) (found []netip.Addr) {
 		return nil
 	}
 	for {
-		switch head, err := p.AnswerHeader(); {
+		head, err := p.AnswerHeader()
+		switch {
 		case err != nil:
 			return found
-		case head.Type == dnsmessage.TypeA:
-			a, err := p.AResource()
+		case head.Type == dnsmessage.TypeA, head.Type == dnsmessage.TypeAAAA:
+			addr, err := Address(&p, head.Type)
 			if err != nil {
 				return nil
 			}
-			found = append(found, netip.AddrFrom4(a.A))
-		case head.Type == dnsmessage.TypeAAAA:
-			aaaa, err := p.AAAAResource()
-			if err != nil {
-				return nil
-			}
-			found = append(found, netip.AddrFrom16(aaaa.AAAA))
+			found = append(found, addr)
 		case p.SkipAnswer() != nil:
 			return nil
 		}
 	}
+}
+
+// Address reads an answer whose header was read, of the kind A or AAAA.
+func Address(p *dnsmessage.Parser, kind dnsmessage.Type) (netip.Addr, error) {
+	if kind == dnsmessage.TypeA {
+		r, err := p.AResource()
+		return netip.AddrFrom4(r.A), err
+	}
+	r, err := p.AAAAResource()
+	return netip.AddrFrom16(r.AAAA), err
 }

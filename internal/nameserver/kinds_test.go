@@ -95,7 +95,7 @@ func TestAKindThatIsNeverAnswered(t *testing.T) {
 
 // Where addresses of one kind alone are wanted, those of the other are no reason to hurry.
 func TestALookUpOfOneKind(t *testing.T) {
-	r := asks("udp", serveA(t, 2*otherKind+otherKind/2)) // than two questions
+	r := asks("udp", serveA(t, 2*OtherKind+OtherKind/2)) // than two questions
 	testutil.Must(r.LookupNetIP(t.Context(), "ip", "late6.example.com."))(t)
 	found := testutil.Must(r.LookupNetIP(t.Context(), "ip6", "late6.example.com."))(t)
 	testutil.Holds(t, len(found) == 1 && found[0].Is6() && !found[0].Is4In6(), "found %v", found)
@@ -133,7 +133,7 @@ func (p *pending) waits(t *testing.T) time.Duration {
 	return time.Since(began)
 }
 
-// Once addresses of one kind came, and can be reached, a question for the other has otherKind. It
+// Once addresses of one kind came, and can be reached, a question for the other has OtherKind. It
 // has as long when it is asked again.
 func TestHowLongTheOtherKindMayTake(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -142,7 +142,7 @@ func TestHowLongTheOtherKindMayTake(t *testing.T) {
 		id      uint16
 		want    time.Duration
 	}{
-		"its addresses came":            {true, "a.test.", 1, otherKind},
+		"its addresses came":            {true, "a.test.", 1, OtherKind},
 		"addresses without a route":     {false, "a.test.", 1, 5 * time.Second},
 		"addresses of another name":     {true, "b.test.", 1, 5 * time.Second},
 		"an answer to another question": {true, "a.test.", 2, 5 * time.Second},
@@ -165,11 +165,11 @@ func TestHowLongTheOtherKindMayTake(t *testing.T) {
 	}
 }
 
-// However often addresses come, a question has otherKind from the first time on, and no longer than
+// However often addresses come, a question has OtherKind from the first time on, and no longer than
 // the resolver gives it.
 func TestHurryMakesNothingLonger(t *testing.T) {
 	for name, c := range map[string]struct{ given, want time.Duration }{
-		"long": {5 * time.Second, otherKind}, "short": {otherKind / 2, otherKind / 2},
+		"long": {5 * time.Second, OtherKind}, "short": {OtherKind / 2, OtherKind / 2},
 	} {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			k := newKinds(func(netip.Addr) bool { return true })
@@ -178,19 +178,19 @@ func TestHurryMakesNothingLonger(t *testing.T) {
 			go func() {
 				for range 4 {
 					k.answered(question{"a.test.", dnsmessage.TypeA}, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
-					time.Sleep(otherKind / 4)
+					time.Sleep(OtherKind / 4)
 				}
 			}()
 			testutil.Equal(t, p.waits(t), c.want, "it waited")
 			testutil.NoError(t, p.Close())
-			time.Sleep(otherKind)
+			time.Sleep(OtherKind)
 		})
 	}
 }
 
 func TestFiguresAreDocumented(t *testing.T) {
 	const page = "../../docs/operations.md"
-	testutil.Says(t, page, "(two questions of %v ms;", int64(otherKind/time.Millisecond))
+	testutil.Says(t, page, "(two questions of %v ms;", int64(OtherKind/time.Millisecond))
 	testutil.Says(t, page, "(two handshakes of %v s)", int64(handshakeTime/time.Second))
 }
 

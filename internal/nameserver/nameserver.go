@@ -36,7 +36,7 @@ type Dial = func(ctx context.Context, network, server string) (net.Conn, error)
 // Patience returns dial with a bound on what a server takes: its part of roundTime, and
 // handshakeTime of it for a handshake. One that answers late is asked again in the second round,
 // and knows the answer by then. Once addresses of one kind are known, those of the other have
-// otherKind.
+// OtherKind.
 func Patience(dial Dial) Dial {
 	return func(ctx context.Context, network, server string) (net.Conn, error) {
 		conn, err := patience(dial, count)(ctx, network, server)
