@@ -77,10 +77,13 @@ func TestBadFiles(t *testing.T) {
 		head + rule + "tests:\n- {allow: ['10.0.0.1:1'], deny: ['10.0.0.1:1']}\n":                                         "an unknown client should not reach 10.0.0.1:1, but rule \"a\" allows it",
 		head + rule + "tests:\n- {deny: ['a.example:1']}\n":                                                               "test that address",
 		head + "rules:\n- {name: a, action: allow, who: '*', where: ['*']}\n":                                             "rules.who: want a list",
-		head + rule + "---\n" + head + "rules:\n- {name: b, action: deny, who: ['*'], where: ['10.1.0.0/16']}\n":          "several YAML documents",
+		"---\n---\n" + head + rule: "several YAML documents",
+		head + rule + "--- {\n":    "several YAML documents",
+		head + rule + "---\n" + head + "rules:\n- {name: b, action: deny, who: ['*'], where: ['10.1.0.0/16']}\n": "several YAML documents",
 	} {
 		testutil.ErrorSays(t, testutil.Err(Parse([]byte(file))), want, "%q", file)
 	}
+	testutil.NoError(t, testutil.Err(Parse([]byte("---\n"+head+rule+"---\n# its end\n...\n"))))
 }
 
 func FuzzParse(f *testing.F) {
