@@ -11,13 +11,13 @@ var (
 	errProtected = errors.New("the address hands out cloud credentials; only an allow rule for exactly it or its link-local block permits it")
 )
 
-// guarded are addresses that only an allow rule for themselves or a network in block opens.
+// guarded is protected addresses, and the block in which an allow rule for them shows intent.
 type guarded struct {
 	block netip.Prefix
 	addrs []netip.Prefix
 }
 
-// alone is what has no network of such addresses around it.
+// alone returns a protected prefix that is its own block.
 func alone(prefix string) guarded {
 	addrs := netip.MustParsePrefix(prefix)
 	return guarded{addrs, []netip.Prefix{addrs}}
