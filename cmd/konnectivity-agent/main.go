@@ -132,9 +132,11 @@ func (p *process) listen() (err error) {
 func (p *process) openPorts(wait bool) (err error) {
 	p.ports, p.api = nil, nil
 	open := func(at place) net.Listener {
-		l, failed := openPort(at, wait)
-		if failed != nil {
-			err = cmp.Or(err, failed)
+		if err != nil {
+			return nil
+		}
+		var l *port
+		if l, err = openPort(at, wait); err != nil {
 			return nil
 		}
 		p.ports = append(p.ports, l)
