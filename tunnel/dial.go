@@ -223,7 +223,7 @@ func classify(err error) Failure {
 		return FailExhausted
 	case IsErrno(err, syscall.EACCES, syscall.EPERM):
 		return FailDenied
-	case IsErrno(err, syscall.ECONNRESET):
+	case isReset(err): // EPIPE, where an end came before it
 		return FailReset
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return FailTimeout

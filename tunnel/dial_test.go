@@ -27,6 +27,7 @@ func TestAsDialErrorClassifiesByType(t *testing.T) {
 		{op(syscall.EMFILE), tunnel.FailExhausted},
 		{op(syscall.ETIMEDOUT), tunnel.FailTimeout},
 		{op(syscall.ECONNRESET), tunnel.FailReset},
+		{op(syscall.EPIPE), tunnel.FailReset}, // connect(2), of a peer that has ended and reset by then
 		{&net.DNSError{Err: "no such host", IsNotFound: true}, tunnel.FailNoSuchHost},
 		{&net.DNSError{Err: "server misbehaving"}, tunnel.FailResolve},
 		{&net.DNSError{Err: "timeout", IsTimeout: true}, tunnel.FailTimeout},
