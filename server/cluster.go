@@ -158,6 +158,7 @@ func (cl *cluster) drain() {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.state = draining
+	cl.startup.end()
 	for c := range cl.conns.All() {
 		c.cut(errCut)
 	}

@@ -89,7 +89,7 @@ func TestBoundsOfClientsAndNodes(t *testing.T) {
 func TestADialThatWaitsForOtherServers(t *testing.T) {
 	r := startServer(t)
 	told, picked := make(chan struct{}), make(chan struct{})
-	r.own.startup = startup{told: told}
+	r.own.startup.told, r.own.startup.over = told, nil
 	d := r.own.newDialer()
 	d.next = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		close(picked)
@@ -178,24 +178,27 @@ func (a agentInMemory) RTT() time.Duration { return 0 }
 
 func (a agentInMemory) Err() error { return nil }
 
-// Until a server's startup is over, a dial waits for an agent that serves it.
+// Until a cluster's startup is over, a dial waits for an agent that serves it. It is over some
+// time after agents serve, or after the first dial where none comes.
 func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 	const host = "10.0.0.1:10250"
 	for name, c := range map[string]struct {
-		before, after string // identifiers of an agent that is there, and of one that joins after 3 s; "": none
+		before, after string // identifiers of an agent that is there, and of one that joins 3 s after the dial; "": none
 		begins        time.Duration
 		patience      time.Duration // of the client; 0: no bound
-		drains        time.Duration // 0: never
+		drains        time.Duration // behind the dial; 0: never
 		origin        string        // another server that asks
 		served        bool
 		took          time.Duration
 	}{
 		"the first":                {"", "ipv4=10.0.0.1", 0, 0, 0, "", true, 3 * time.Second},
+		"the first dial is late":   {"", "ipv4=10.0.0.1", time.Hour, 0, 0, "", true, 3 * time.Second},
 		"the one that serves":      {"ipv4=10.0.0.2", "ipv4=10.0.0.1", 0, 0, 0, "", true, 3 * time.Second},
 		"it is there":              {"ipv4=10.0.0.1", "", 0, 0, 0, "", true, 0},
-		"another joins":            {"", "ipv4=10.0.0.2", 0, 0, 0, "", false, DefaultSettle},
-		"none":                     {"", "", time.Second, 0, 0, "", false, DefaultSettle - time.Second},
-		"once it is over":          {"", "", DefaultSettle, 0, 0, "", false, 0},
+		"another is there":         {"ipv4=10.0.0.2", "", time.Second, 0, 0, "", false, DefaultSettle - time.Second},
+		"another joins":            {"", "ipv4=10.0.0.2", 0, 0, 0, "", false, 3*time.Second + DefaultSettle},
+		"none":                     {"", "", time.Hour, 0, 0, "", false, firstAgent},
+		"once it is over":          {"ipv4=10.0.0.2", "", DefaultSettle, 0, 0, "", false, 0},
 		"a client that gives up":   {"", "", 0, time.Second, 0, "", false, time.Second},
 		"a server that is stopped": {"", "", 0, 0, time.Second, "", false, time.Second},
 		"another server asks":      {"", "ipv4=10.0.0.1", 0, 0, 0, "b", false, 0},
@@ -203,22 +206,23 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			drains, drain := context.WithCancel(t.Context())
 			s := &Server{opts: Options{Settle: DefaultSettle}, drains: drains}
-			start := s.newStartup()
-			agents := registry.New(start.over, []registry.Strategy{registry.DestHost}, logging.Silent())
+			cl := &cluster{startup: s.newStartup()}
+			cl.agents = registry.New(cl.startup.over, []registry.Strategy{registry.DestHost}, logging.Silent())
 			join := func(identifiers string) {
 				if identifiers == "" {
 					return
 				}
 				parsed := testutil.Must(registry.ParseIdentifiers(identifiers))(t)
-				joined := agents.Join(registry.Agent{ID: identifiers, Identifiers: parsed}, agentInMemory{})
+				joined := cl.agents.Join(registry.Agent{ID: identifiers, Identifiers: parsed}, agentInMemory{})
 				t.Cleanup(func() { joined.Leave() })
+				cl.serving()
 			}
 			join(c.before)
+			time.Sleep(c.begins)
 			time.AfterFunc(3*time.Second, func() { join(c.after) })
 			if c.drains > 0 {
 				time.AfterFunc(c.drains, drain)
 			}
-			time.Sleep(c.begins)
 			ctx := t.Context()
 			if c.patience > 0 {
 				bounded, cancel := context.WithTimeout(ctx, c.patience)
@@ -228,11 +232,12 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 			f := tunnel.NewFlow("tcp", host)
 			f.Origin.Server = c.origin
 			began := time.Now()
-			_, err := agents.Dial(ctx, f)
+			cl.startup.wait(ctx)
+			_, err := cl.agents.Dial(ctx, f)
 			if took := time.Since(began); took != c.took || c.served != (err == nil) || err != nil && tunnel.FailureOf(err) != tunnel.FailNoAgent {
 				t.Errorf("%v after %v", err, took)
 			}
-			time.Sleep(2 * DefaultSettle)
+			time.Sleep(firstAgent + DefaultSettle)
 			drain()
 		})
 	}

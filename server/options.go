@@ -131,7 +131,7 @@ type Options struct {
 	// its own is lost; 0 or less: it does not wait and is lost, too.
 	ResumeWindow time.Duration
 
-	Settle          time.Duration // after a cluster is made, how long dials wait for an agent that serves them; 0: they do not
+	Settle          time.Duration // once agents of a new cluster serve, how long dials wait for one that serves them; 0: they do not
 	DialTimeout     time.Duration // 0: tunnel.DefaultDialTimeout
 	Keepalive       time.Duration // of agents; 0: DefaultKeepalive
 	ClientKeepalive time.Duration // 0: DefaultKeepalive

@@ -113,11 +113,12 @@ func (p *peers) clients() []sidecarLink {
 	return out
 }
 
-// serving is what clients are told of the agents.
+// serving is what clients are told of the agents. It is asked whenever that may have changed.
 func (cl *cluster) serving() link.Serving {
 	if err := cl.agents.Ready(); err != nil {
 		return link.Serving{Told: true, Why: err.Error()}
 	}
+	cl.startup.served()
 	return link.Serving{Told: true}
 }
 

@@ -2,34 +2,51 @@ package server
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
-// DefaultSettle is the usual Options.Settle. Agents that lost their server try
-// again at least every 10 s (--sync-interval-cap), so by then the first has
-// come back in most cases. It is less than a dial's default timeout, so that
-// clients hear that there is no agent, if there is none.
-const DefaultSettle = 8 * time.Second
+const (
+	// DefaultSettle is the usual Options.Settle. Agents that lost their server try
+	// again at least every 10 s (--sync-interval-cap), so by then most have come back
+	// once the first has. It is less than a dial's default timeout, so that
+	// clients hear that there is no agent, if there is none.
+	DefaultSettle = 8 * time.Second
+
+	// firstAgent is how long after the first dial of all the first agent may come. Where a
+	// Service leads agents to the pods that are ready, it does so only once the kube-apiserver
+	// beside the server is ready and nodes and load balancers have heard of it.
+	firstAgent = time.Minute
+)
 
 // startup is the time in which a cluster's agents, and what other servers tell of theirs, have
-// yet to come: Options.Settle from its making, or until the server drains. The kube-apiserver
-// beside a server asks as soon as both are up, and takes a refusal badly: it declares aggregated
-// APIs unavailable, for all kube-apiservers of the cluster. So its registries have dials wait
-// for an agent meanwhile.
+// yet to come, so that dials in its registries wait for an agent: until Options.Settle after the
+// first that serves, or firstAgent after the first dial where there is none, or until the cluster
+// or the server drains. The kube-apiserver beside a server asks as soon as both are up, and takes
+// a refusal badly: it declares aggregated APIs unavailable, for all kube-apiservers of the
+// cluster. It does so after 5 s without an answer, too, but then asks again at once, and after a
+// row of refusals only in half a minute.
 type startup struct {
-	over <-chan struct{} // closed at its end
-	told <-chan struct{} // closed once other servers have told, as far as they can
+	over   <-chan struct{} // closed at its end
+	told   <-chan struct{} // closed once other servers have told, as far as they can
+	asked  func()          // there is a dial
+	served func()          // there are agents
+	end    func()
 }
 
 func (s *Server) newStartup() startup {
 	ctx, end := context.WithCancel(s.drains)
-	time.AfterFunc(s.opts.Settle, end)
-	return startup{ctx.Done(), s.settled()}
+	if s.opts.Settle == 0 {
+		end()
+	}
+	endAfter := func(d time.Duration) func() { return sync.OnceFunc(func() { time.AfterFunc(d, end) }) }
+	return startup{ctx.Done(), s.settled(), endAfter(firstAgent), endAfter(s.opts.Settle), end}
 }
 
 // wait returns once it is known what other servers have, or ctx has ended: an agent of theirs
 // may suit a destination better than the first one here.
 func (s startup) wait(ctx context.Context) {
+	s.asked()
 	select {
 	case <-s.told:
 	case <-s.over:
