@@ -114,6 +114,14 @@ func (p *controlPlane) startEtcd() {
 // addAPI starts a kube-apiserver with an egress selector configuration.
 func (p *controlPlane) addAPI(egress string) *kubeAPI {
 	p.t.Helper()
+	a := p.newAPI(egress)
+	p.runAPI(a)
+	return a
+}
+
+// newAPI is a kube-apiserver that has yet to be started.
+func (p *controlPlane) newAPI(egress string) *kubeAPI {
+	p.t.Helper()
 	a := &kubeAPI{port: testutil.Reserved(p.t)}
 	name := "egress-" + strconv.Itoa(len(p.apis)) + ".yaml"
 	a.args = []string{
@@ -133,7 +141,6 @@ func (p *controlPlane) addAPI(egress string) *kubeAPI {
 	if p.apis = append(p.apis, a); len(p.apis) == 1 {
 		p.kubeconfig = p.userConfig("admin", a.port, "client-certificate: "+p.file("admin.crt")+", client-key: "+p.file("admin.key"))
 	}
-	p.runAPI(a)
 	return a
 }
 
