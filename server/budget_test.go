@@ -317,7 +317,7 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, page, "waited for 3 s, %v MiB of its answer", maxState>>20)
 	const operations = "../docs/operations.md"
 	testutil.Says(t, operations, "After %v s it no longer waits", int64(leaveTime/time.Second))
-	testutil.Says(t, operations, "for its first %v s, a dial that no agent serves", int64(DefaultSettle/time.Second))
-	testutil.Says(t, operations, "(up to %v s after a server's start, %v s where one was lost)", int64(DefaultSettle/time.Second), int64(tunnel.BackTime/time.Second))
+	testutil.Says(t, operations, "Until %v s after the first one, or %v s after the", int64(DefaultSettle/time.Second), int64(firstAgent/time.Second))
+	testutil.Says(t, operations, "(up to %v s after a server's first agent, %v s where one was lost)", int64(DefaultSettle/time.Second), int64(tunnel.BackTime/time.Second))
 	testutil.Says(t, "../docs/tenants.md", "the server tries again every %v s", int64(retryListen/time.Second))
 }
