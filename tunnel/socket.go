@@ -54,11 +54,19 @@ func newSocket(c kernelConn) Conn {
 func (s *socket) In() Source { return s }
 func (s *socket) Out() Sink  { return s }
 
-func (s *socket) LocalAddr() net.Addr                { return s.conn.LocalAddr() }
 func (s *socket) RemoteAddr() net.Addr               { return s.conn.RemoteAddr() }
 func (s *socket) SetDeadline(t time.Time) error      { return s.conn.SetDeadline(t) }
 func (s *socket) SetReadDeadline(t time.Time) error  { return s.conn.SetReadDeadline(t) }
 func (s *socket) SetWriteDeadline(t time.Time) error { return s.conn.SetWriteDeadline(t) }
+
+// LocalAddr implements net.Conn. It is never nil, as Go's is where getsockname(2) fails: on
+// macOS, for a connection that its peer has reset already.
+func (s *socket) LocalAddr() net.Addr {
+	if a := s.conn.LocalAddr(); a != nil {
+		return a
+	}
+	return &net.TCPAddr{}
+}
 
 // Close implements net.Conn. A socket that was seized stays open.
 func (s *socket) Close() error {

@@ -4,6 +4,7 @@ package tunnel
 
 import (
 	"io"
+	"net"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +28,22 @@ func resetSocket(t *testing.T) (*socket, error) {
 	_, told := near.Write([]byte("x"))
 	testutil.Requires(t, IsErrno(told, syscall.ECONNRESET), "the write was told %v", told)
 	return s, told
+}
+
+// nameless is a connection for which getsockname(2) failed.
+type nameless struct{ *net.TCPConn }
+
+func (nameless) LocalAddr() net.Addr { return nil }
+
+// A socket whose address the kernel does not tell fails by errors, as others do.
+func TestSocketWithoutAddress(t *testing.T) {
+	near, far := testutil.Pair(t)
+	_ = far.SetLinger(0)
+	_ = far.Close()
+	s := newSocket(nameless{near})
+	_, err := s.Read(make([]byte, 1))
+	testutil.ErrorIs(t, err, syscall.ECONNRESET, "the read")
+	testutil.Equal(t, s.LocalAddr().String(), ":0", "its address")
 }
 
 // A read that finds the end while a write is under way does not call it an end

@@ -40,6 +40,9 @@ func ListenTCP(address string) (net.Listener, error) {
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) { // the kernel knows no IPv6, or forbids it
 		l, err = config.Listen(context.Background(), "tcp", address)
 	}
+	if err == nil && l.Addr() == nil {
+		err = errors.Join(errors.New("the kernel does not tell its own address: a sandbox may forbid getsockname"), l.Close())
+	}
 	if err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok {
 			err = op.Err // without repeating the address

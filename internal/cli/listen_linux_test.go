@@ -42,33 +42,53 @@ func TestAllAddressesAreThoseOfIPv4Too(t *testing.T) {
 
 // Where IPv6 is forbidden, as by a sandbox, all addresses are those of IPv4.
 func TestListenersWhereIPv6IsForbidden(t *testing.T) {
-	const inside = "KONNECTIVITY_TEST_WITHOUT_IPV6"
-	if os.Getenv(inside) == "" { // in a process of its own: Go asks once what the kernel has
+	forbidding(t, func() {
+		forbid(t, unix.SYS_SOCKET, unix.AF_INET6)
+		for _, all := range []string{":0", "[::]:0"} {
+			_ = testutil.Must(cli.ListenTCP(all))(t).Close()
+		}
+	})
+}
+
+// A listener whose address the kernel does not tell is refused, and the reason said.
+func TestListenerWithoutAddress(t *testing.T) {
+	forbidding(t, func() {
+		forbid(t, unix.SYS_GETSOCKNAME)
+		_, err := cli.ListenTCP("127.0.0.1:0")
+		testutil.ErrorSays(t, err, "cannot listen on 127.0.0.1:0: the kernel does not tell its own address: a sandbox may forbid getsockname", "the listener")
+	})
+}
+
+// forbidding calls do in a process of its own, since Go asks once what the kernel has, and
+// in a thread of its own, which a filter is for.
+func forbidding(t *testing.T, do func()) {
+	t.Helper()
+	const inside = "KONNECTIVITY_TEST_FORBIDDING"
+	if os.Getenv(inside) == "" {
 		cmd := exec.Command(testutil.Must(os.Executable())(t), "-test.run=^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), inside+"=1")
 		out, err := cmd.CombinedOutput()
 		testutil.Holds(t, err == nil, "%v: %s", err, out)
 		return
 	}
-	runtime.LockOSThread() // the filter is this thread's
-	forbidIPv6(t)
-	for _, all := range []string{":0", "[::]:0"} {
-		_ = testutil.Must(cli.ListenTCP(all))(t).Close()
-	}
+	runtime.LockOSThread()
+	do()
 }
 
-// forbidIPv6 has socket fail by EPERM for IPv6 in this thread.
-func forbidIPv6(t *testing.T) {
+// forbid has a call, with this first argument if one is given, fail by EPERM in this thread.
+func forbid(t *testing.T, call uint32, argument ...uint32) {
 	t.Helper()
 	const load, equal, end = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
 	rules := []unix.SockFilter{
 		{Code: load, K: 0}, // the number of the call
-		{Code: equal, K: unix.SYS_SOCKET, Jf: 3},
-		{Code: load, K: 16}, // its first argument, of little endian
-		{Code: equal, K: unix.AF_INET6, Jf: 1},
-		{Code: end, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
-		{Code: end, K: unix.SECCOMP_RET_ALLOW},
+		{Code: equal, K: call, Jf: uint8(1 + 2*len(argument))},
 	}
+	for _, a := range argument {
+		rules = append(rules, unix.SockFilter{Code: load, K: 16}, unix.SockFilter{Code: equal, K: a, Jf: 1}) // of little endian
+	}
+	rules = append(rules,
+		unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		unix.SockFilter{Code: end, K: unix.SECCOMP_RET_ALLOW})
 	testutil.NoError(t, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 	program := unix.SockFprog{Len: uint16(len(rules)), Filter: &rules[0]}
 	testutil.NoError(t, unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0))
