@@ -68,3 +68,23 @@ func TestSlowReader(t *testing.T) {
 	}
 	stop()
 }
+
+// A reader of standard output that stops is noticed, though a write to it hangs.
+func TestStandardOutputHangs(t *testing.T) {
+	var pipe [2]int
+	testutil.NoError(t, syscall.Pipe(pipe[:]))
+	reader, before := os.NewFile(uintptr(pipe[0]), "reader"), stdout
+	stdout = os.NewFile(uintptr(pipe[1]), "stdout")
+	defer func() { _, stdout = stdout.Close(), before }()
+	defer reader.Close()
+	l, said := openLog(t, Stdout)
+	stop := run(t, l)
+	open(l, 0, 1000) // more than the pipe holds
+	testutil.Eventually(t, "a line", func() bool { return strings.Contains(said.String(), "cannot be written") })
+	lines := bufio.NewScanner(reader)
+	for range 1000 {
+		testutil.Requires(t, lines.Scan(), "the pipe has ended: %v", lines.Err())
+	}
+	testutil.Eventually(t, "a line", func() bool { return strings.Contains(said.String(), "written again") })
+	stop()
+}
