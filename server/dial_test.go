@@ -178,8 +178,9 @@ func (a agentInMemory) RTT() time.Duration { return 0 }
 
 func (a agentInMemory) Err() error { return nil }
 
-// Until a cluster's startup is over, a dial waits for an agent that serves it. It is over some
-// time after agents serve, or after the first dial where none comes.
+// Until a cluster's startup is over, a dial waits for an agent that serves it, though not so long
+// that it times out. It is over some time after agents serve, or after the first dial where none
+// comes.
 func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 	const host = "10.0.0.1:10250"
 	for name, c := range map[string]struct {
@@ -196,8 +197,8 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 		"the one that serves":      {"ipv4=10.0.0.2", "ipv4=10.0.0.1", 0, 0, 0, "", true, 3 * time.Second},
 		"it is there":              {"ipv4=10.0.0.1", "", 0, 0, 0, "", true, 0},
 		"another is there":         {"ipv4=10.0.0.2", "", time.Second, 0, 0, "", false, DefaultSettle - time.Second},
-		"another joins":            {"", "ipv4=10.0.0.2", 0, 0, 0, "", false, 3*time.Second + DefaultSettle},
-		"none":                     {"", "", time.Hour, 0, 0, "", false, firstAgent},
+		"another joins":            {"", "ipv4=10.0.0.2", 0, 0, 0, "", false, registry.Patience},
+		"none":                     {"", "", time.Hour, 0, 0, "", false, registry.Patience},
 		"once it is over":          {"ipv4=10.0.0.2", "", DefaultSettle, 0, 0, "", false, 0},
 		"a client that gives up":   {"", "", 0, time.Second, 0, "", false, time.Second},
 		"a server that is stopped": {"", "", 0, 0, time.Second, "", false, time.Second},
@@ -229,18 +230,26 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 				defer cancel()
 				ctx = bounded
 			}
-			f := tunnel.NewFlow("tcp", host)
-			f.Origin.Server = c.origin
 			began := time.Now()
-			cl.startup.wait(ctx)
-			_, err := cl.agents.Dial(ctx, f)
-			if took := time.Since(began); took != c.took || c.served != (err == nil) || err != nil && tunnel.FailureOf(err) != tunnel.FailNoAgent {
-				t.Errorf("%v after %v", err, took)
+			dial := func(ctx context.Context, want time.Duration) {
+				f := tunnel.NewFlow("tcp", host)
+				f.Origin.Server = c.origin
+				start := time.Now()
+				cl.startup.wait(ctx)
+				_, err := cl.agents.Dial(ctx, f)
+				if took := time.Since(start); took != want || c.served != (err == nil) || err != nil && tunnel.FailureOf(err) != tunnel.FailNoAgent {
+					t.Errorf("%v after %v, which began after %v", err, took, start.Sub(began))
+				}
+			}
+			dial(ctx, c.took)
+			if c.before+c.after == "" && c.drains == 0 {
+				time.Sleep(time.Until(began.Add(firstAgent - time.Second)))
+				dial(t.Context(), time.Second)
 			}
 			time.Sleep(firstAgent + DefaultSettle)
 			drain()
 		})
 	}
-	testutil.Holds(t, DefaultSettle < tunnel.DefaultDialTimeout,
+	testutil.Holds(t, registry.Patience < tunnel.DefaultDialTimeout,
 		"dials time out in %v, before they hear that there is no agent", tunnel.DefaultDialTimeout)
 }

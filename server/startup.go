@@ -9,8 +9,7 @@ import (
 const (
 	// DefaultSettle is the usual Options.Settle. Agents that lost their server try
 	// again at least every 10 s (--sync-interval-cap), so by then most have come back
-	// once the first has. It is less than a dial's default timeout, so that
-	// clients hear that there is no agent, if there is none.
+	// once the first has.
 	DefaultSettle = 8 * time.Second
 
 	// firstAgent is how long after the first dial of all the first agent may come. Where a
@@ -20,12 +19,12 @@ const (
 )
 
 // startup is the time in which a cluster's agents, and what other servers tell of theirs, have
-// yet to come, so that dials in its registries wait for an agent: until Options.Settle after the
-// first that serves, or firstAgent after the first dial where there is none, or until the cluster
-// or the server drains. The kube-apiserver beside a server asks as soon as both are up, and takes
-// a refusal badly: it declares aggregated APIs unavailable, for all kube-apiservers of the
-// cluster. It does so after 5 s without an answer, too, but then asks again at once, and after a
-// row of refusals only in half a minute.
+// yet to come, so that dials in its registries wait for an agent, each for registry.Patience at
+// most: until Options.Settle after the first that serves, or firstAgent after the first dial where
+// there is none, or until the cluster or the server drains. The kube-apiserver beside a server asks
+// as soon as both are up, and takes a refusal badly: it declares aggregated APIs unavailable, for
+// all kube-apiservers of the cluster. It does so after 5 s without an answer, too, but then asks
+// again at once, and after a row of refusals only in half a minute.
 type startup struct {
 	over   <-chan struct{} // closed at its end
 	told   <-chan struct{} // closed once other servers have told, as far as they can

@@ -100,20 +100,29 @@ func doubt(before []*conn) {
 	}
 }
 
+// Patience is how long a dial waits for agents at most. It is less than a dial's default timeout,
+// so that clients hear that there is no agent, and not that nobody has answered.
+const Patience = 8 * time.Second
+
 // find returns a connection for a destination, as pick does, which it waits for where pick
-// has news.
+// has news, for Patience at most.
 func (r *Registry) find(ctx context.Context, host string, t *tries) (*conn, Strategy) {
-	settled := r.settled
+	settled, patience := r.settled, (<-chan time.Time)(nil)
 	for {
 		c, s, news := r.pick(host, t)
 		if news.own == nil {
 			return c, s
+		}
+		if patience == nil {
+			patience = time.After(Patience)
 		}
 		select {
 		case <-news.own:
 		case <-news.far:
 		case <-settled:
 			settled = nil
+		case <-patience:
+			return nil, ""
 		case <-ctx.Done():
 			return nil, ""
 		}

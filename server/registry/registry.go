@@ -100,7 +100,8 @@ func (c *conn) better(other *conn, now tunnel.Moment) bool {
 }
 
 // New makes a registry that routes by the given strategies, in their order. Until settled
-// is closed, a dial that no agent serves waits for one that does; nil: it fails at once.
+// is closed, a dial that no agent serves waits for one that does, for up to Patience; nil: it
+// fails at once.
 func New(settled <-chan struct{}, strategies []Strategy, log logrus.FieldLogger) *Registry {
 	r := &Registry{log: log, settled: settled, wake: make(chan struct{})}
 	r.SetStrategies(strategies)
