@@ -253,3 +253,13 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 	testutil.Holds(t, registry.Patience < tunnel.DefaultDialTimeout,
 		"dials time out in %v, before they hear that there is no agent", tunnel.DefaultDialTimeout)
 }
+
+// A tenant that is removed has nobody wait for its agents, and leaves nothing behind until the
+// server drains.
+func TestStartupEndsWithItsCluster(t *testing.T) {
+	s := &Server{opts: Options{Settle: time.Hour}, drains: t.Context()}
+	cl := &cluster{startup: s.newStartup()}
+	cl.config.Store(new(config))
+	cl.drain()
+	testutil.Holds(t, tunnel.Closed(cl.startup.over), "agents of a cluster that drains have yet to come")
+}
