@@ -8,7 +8,7 @@ import (
 )
 
 // newsTime is for how long behind a session that was made or lost the agents of servers may
-// change: a server that has started takes up to 8 s until its agents are there.
+// change: most of those that lost a server try it again within 10 s (--sync-interval-cap).
 const newsTime = 10 * time.Second
 
 // Final returns err, why no session leads on with a connection. That agents do not know it is
