@@ -71,10 +71,10 @@ func (cl *cluster) joinLane(at side, role string, key laneKey, session *link.Ses
 		last := books.leave(g)
 		if last {
 			g.leave()
-			s.metrics.links.Remove(role, g.Group)
 		}
 		s.closeLink(session)
 		if last {
+			s.metrics.links.Remove(role, g.Group)
 			_ = g.Close() // and waits for what it runs
 		}
 	}
