@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"konnectivity/internal/admin"
@@ -126,10 +127,11 @@ func TestAPortIsOneClustersAlone(t *testing.T) {
 	blue.has(len(commonNames) + 1)
 }
 
-// Ports come, move to another cluster and go while the server runs. Who came by one
+// Ports come, move to another cluster and go while the server runs, at once. Who came by one
 // stays, as with a name.
 func TestPortsFollowTheirClusters(t *testing.T) {
-	s := startSharers(t, placed)
+	log, said := logtest.NewNullLogger()
+	s := startSharers(t, placed, func(o *Options) { o.Log = log })
 	red, blue := s.add("red", ""), s.add("blue", "")
 	p := newPorts(t)
 	red.write(p.listen())
@@ -144,6 +146,7 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 		return err == nil
 	})
 	blue.has(1)
+	testutil.Equal(t, testutil.Lines(said, "cannot listen"), 0, "times the port was not free yet")
 	testutil.Fails(t, testutil.Err(red.joins(p.agents, "", "two")), "red's agent is let in by what is blue's")
 	testutil.Holds(t, !tunnel.Closed(first.Done()), "red's agent was cut")
 	for _, c := range []*sharer{red, blue} {
