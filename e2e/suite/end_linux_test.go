@@ -106,3 +106,12 @@ func TestProgramsOutliveThreads(t *testing.T) {
 	testutil.Requires(t, exit != nil, "it ended with %v", s.p.err)
 	testutil.Equal(t, exit.Sys().(syscall.WaitStatus).Signal(), syscall.SIGTERM, "the signal that it ended by")
 }
+
+// A program that has ended, and has not been waited for, holds no memory that says anything of it.
+func TestMemoryOfAProgramThatHasEnded(t *testing.T) {
+	cmd := exec.Command("true")
+	testutil.NoError(t, cmd.Start())
+	p := &Process{Name: "true", cmd: cmd}
+	testutil.Eventually(t, "no memory", func() bool { return testutil.Err(p.Memory()) != nil })
+	testutil.NoError(t, cmd.Wait())
+}

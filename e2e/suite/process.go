@@ -125,6 +125,9 @@ func (p *Process) Memory() (Memory, error) {
 	if err == nil {
 		status, err = proc.NewStatus()
 	}
+	if err == nil && status.VmRSS == 0 {
+		err = fmt.Errorf("%s: it has ended", p.Name)
+	}
 	return Memory{Own: int64(status.VmRSS - status.RssFile), File: int64(status.RssFile), Most: int64(status.VmHWM)}, err
 }
 
