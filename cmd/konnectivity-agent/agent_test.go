@@ -442,11 +442,12 @@ func TestPortsAreWaitedForWithoutTheSocket(t *testing.T) {
 	}
 	busy := testutil.Listen(t)
 	log, _ := logrustest.NewNullLogger()
-	p := &process{Base: program.Base{Log: log}, flags: testutil.Must(parse(t, "--handover-socket=/dev/pts/handover", "--health-server-host=127.0.0.1", "--admin-server-port=0",
-		"--health-server-port="+strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)))(t)}
+	p := &process{Base: program.Base{Log: log}, flags: testutil.Must(parse(t, "--handover-socket=/dev/pts/handover", "--health-server-host=127.0.0.1", "--health-server-port="+strconv.Itoa(testutil.Reserved(t)),
+		"--admin-server-port="+strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)))(t)}
 	testutil.NoError(t, p.listen())
 	defer p.close()
 	testutil.Holds(t, p.handover == nil, "it has a socket there")
+	testutil.Holds(t, p.health.(*port).l != nil, "it waits for a port that nobody else has")
 	testutil.NoError(t, busy.Close())
-	testutil.Holds(t, p.health.(*port).listener() != nil, "it has no port though that is free")
+	testutil.Holds(t, p.admin.(*port).listener() != nil, "it has no port though that is free")
 }

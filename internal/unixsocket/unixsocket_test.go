@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -54,7 +55,9 @@ func TestListenOverExistingFile(t *testing.T) {
 	_ = os.Remove(path)
 
 	live := mustListen(t, path, Options{})
-	testutil.ErrorSays(t, testutil.Err(Listen(path, Options{Replace: true})), "another process", "live socket")
+	err := testutil.Err(Listen(path, Options{Replace: true}))
+	testutil.ErrorSays(t, err, "another process", "live socket")
+	testutil.ErrorIs(t, err, syscall.EADDRINUSE, "live socket")
 	connects(t, path)
 	live.Close()
 
