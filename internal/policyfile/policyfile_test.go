@@ -79,7 +79,8 @@ func TestBadFiles(t *testing.T) {
 		head + "rules:\n- {name: a, action: allow, who: '*', where: ['*']}\n":                                             "rules.who: want a list",
 		"---\n---\n" + head + rule: "several YAML documents",
 		head + rule + "--- {\n":    "several YAML documents",
-		head + rule + "---\n" + head + "rules:\n- {name: b, action: deny, who: ['*'], where: ['10.1.0.0/16']}\n": "several YAML documents",
+		`{"version": 1, "mode": "report", "rules": [{"name": "a", "action": "deny", "who": ["*"], "where": ["*"]}]}}`: "or something else behind the first",
+		head + rule + "---\n" + head + "rules:\n- {name: b, action: deny, who: ['*'], where: ['10.1.0.0/16']}\n":      "several YAML documents",
 	} {
 		testutil.ErrorSays(t, testutil.Err(Parse([]byte(file))), want, "%q", file)
 	}

@@ -20,7 +20,7 @@ func DecodeYAML(text []byte, most int, into any) (field string, err error) {
 	case len(text) > most:
 		return "", fmt.Errorf("it has %d bytes: want %d at most", len(text), most)
 	case severalDocuments(text):
-		return "", errors.New("it has several YAML documents: want one, without --- between its lines")
+		return "", errors.New("it has several YAML documents, or something else behind the first: want one, without --- between its lines")
 	}
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
@@ -40,8 +40,8 @@ func DecodeYAML(text []byte, most int, into any) (field string, err error) {
 	return "", nil
 }
 
-// severalDocuments reports whether text has YAML documents with content behind the first, of
-// which YAMLToJSONStrict would not say that it leaves them out.
+// severalDocuments reports whether text has YAML documents with content, or what is no YAML,
+// behind the first, of which YAMLToJSONStrict would not say that it leaves them out.
 func severalDocuments(text []byte) bool {
 	documents := yamlv2.NewDecoder(bytes.NewReader(text))
 	err := documents.Decode(new(any))
