@@ -149,7 +149,7 @@ func (c *Client) Ready() error {
 // ended, for some seconds at most. Open connections by a link are reset: their reads and writes
 // fail with net.ErrClosed, as do dials under way, and later ones. Bytes that were written to a
 // connection before its own Close are still delivered, for up to a second. Connections by
-// CONNECT stay open.
+// CONNECT stay open; their own Close waits, a second at most, until the server has those bytes.
 // Further calls do nothing. The error is always nil.
 func (c *Client) Close() error {
 	c.end()

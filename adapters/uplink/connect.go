@@ -101,7 +101,7 @@ func (s *connectSession) request(ctx context.Context, h handshaken, f *tunnel.Fl
 	if token != "" {
 		ask.Authorization = "Bearer " + token
 	}
-	far, err := connect.Handshake(ctx, tunnel.Wrap(h.Conn), ask)
+	far, err := connect.Handshake(ctx, tunnel.Wrap(h), ask)
 	var status *connect.StatusError
 	var typed *tunnel.DialError
 	switch {

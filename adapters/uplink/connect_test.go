@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,6 +66,62 @@ func TestSpareConnectionIsTakenOnce(t *testing.T) {
 		testutil.NoError(t, s.Close())
 		testutil.Equal(t, closed(server), false, "a connection that was taken is closed")
 	})
+}
+
+// heldSink takes nothing before taken is closed.
+type heldSink struct {
+	tunnel.Sink
+	taken chan struct{}
+}
+
+func (s heldSink) Nonblocking() bool { return false }
+
+func (s heldSink) WriteChunks(c []tunnel.Chunk) error {
+	<-s.taken
+	return s.Sink.WriteChunks(c)
+}
+
+// A connection that is closed behind the end of the other direction, unread, or right before it
+// comes, still sends what was written to it.
+func TestCloseBesideUnreadEndLosesNothing(t *testing.T) {
+	defer func(was time.Duration) { sendTime = was }(sendTime)
+	for _, before := range []bool{true, false} {
+		if !before && runtime.GOOS != "linux" {
+			continue
+		}
+		if sendTime = time.Minute; before {
+			sendTime = 0
+		}
+		got, ends, taken := make(chan int64, 1), make(chan struct{}), make(chan struct{})
+		target := testutil.Serve(t, func(c *net.TCPConn) {
+			<-ends
+			_ = c.CloseWrite()
+			n, _ := io.Copy(io.Discard, c)
+			got <- n
+		})
+		server := newFake(t).Old()
+		server.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			c, err := direct(ctx, f)
+			return tunnel.With(c, tunnel.Parts{Out: heldSink{c.Out(), taken}}), err
+		})
+		s := client(t, at("10.0.0.1", server.Start(t).Addr()), nil)
+		run(t, s)
+		c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
+		payload := make([]byte, 384<<10)
+		testutil.Must(c.Write(payload))(t)
+		if before {
+			close(ends)
+			socket, _ := tunnel.Under[syscall.Conn](c)
+			tunnel.AwaitInput(testutil.Must(tunnel.RawConn(socket))(t))
+			testutil.Succeeds(t, c.Close(), "Close")
+			close(taken)
+		} else {
+			time.AfterFunc(50*time.Millisecond, func() { close(ends) })
+			time.AfterFunc(100*time.Millisecond, func() { close(taken) })
+			testutil.Succeeds(t, c.Close(), "Close")
+		}
+		testutil.Equal(t, <-got, int64(len(payload)), "bytes that arrived where the end was there before: %v;", before)
+	}
 }
 
 // It waits for a time, and no longer than its session. What its server says of it is
