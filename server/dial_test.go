@@ -254,7 +254,7 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 		"dials time out in %v, before they hear that there is no agent", tunnel.DefaultDialTimeout)
 }
 
-// A tenant that is removed has nobody wait for its agents, and leaves nothing behind until the
+// The startup of a tenant ends when the tenant is removed, and leaves nothing behind until the
 // server drains.
 func TestStartupEndsWithItsCluster(t *testing.T) {
 	s := &Server{opts: Options{Settle: time.Hour}, drains: t.Context()}

@@ -82,7 +82,7 @@ func (s heldSink) WriteChunks(c []tunnel.Chunk) error {
 }
 
 // A connection that is closed behind the end of the other direction, unread, or right before it
-// comes, still sends what was written to it.
+// comes, still sends all bytes written to it.
 func TestCloseBesideUnreadEndLosesNothing(t *testing.T) {
 	defer func(was time.Duration) { sendTime = was }(sendTime)
 	for _, before := range []bool{true, false} {

@@ -40,8 +40,8 @@ func DecodeYAML(text []byte, most int, into any) (field string, err error) {
 	return "", nil
 }
 
-// severalDocuments reports whether text has YAML documents with content, or what is no YAML,
-// behind the first, of which YAMLToJSONStrict would not say that it leaves them out.
+// severalDocuments reports whether text has YAML documents with content, or anything but YAML,
+// behind the first. YAMLToJSONStrict would leave that out without an error.
 func severalDocuments(text []byte) bool {
 	documents := yamlv2.NewDecoder(bytes.NewReader(text))
 	err := documents.Decode(new(any))

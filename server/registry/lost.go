@@ -101,7 +101,7 @@ func doubt(before []*conn) {
 }
 
 // Patience is how long a dial waits for agents at most. It is less than a dial's default timeout,
-// so that clients hear that there is no agent, and not that nobody has answered.
+// so that clients hear that there is no agent, and not of a timeout.
 const Patience = 8 * time.Second
 
 // find returns a connection for a destination, as pick does, which it waits for where pick
