@@ -181,7 +181,8 @@ func (f *fleet) rests() holdings {
 // settles waits until nothing is left of what was done since base was taken, and
 // fails the test if a transfer has failed at the vault meanwhile, whose client may
 // have had all of it. An end whose other end is gone without a word stays for the
-// window of 30 s. Where something is left, it logs what the servers' goroutines do.
+// window of 30 s, and a lane that was added for 45 s. Where something is left, it logs what the
+// servers' goroutines do.
 func (f *fleet) settles(base holdings) {
 	f.t.Helper()
 	began, settled := time.Now(), false
@@ -193,7 +194,7 @@ func (f *fleet) settles(base holdings) {
 			}
 		}
 	}()
-	eventually(f.t, scaled(patience, 2*patience), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+	eventually(f.t, 2*patience, fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
 		h, err := f.held()
 		return err == nil && h.within(base) && f.vault.open.Load() == 0, fmt.Sprint(h, err, " open at the vault: ", f.vault.open.Load())
 	})
