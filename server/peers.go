@@ -118,7 +118,7 @@ func (cl *cluster) serving() link.Serving {
 	if err := cl.agents.Ready(); err != nil {
 		return link.Serving{Told: true, Why: err.Error()}
 	}
-	cl.startup.served()
+	cl.startup.serving()
 	return link.Serving{Told: true}
 }
 

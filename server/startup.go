@@ -26,11 +26,11 @@ const (
 // all kube-apiservers of the cluster. It does so after 5 s without an answer, too, but then asks
 // again at once, and after a row of refusals only in half a minute.
 type startup struct {
-	over   <-chan struct{} // closed at its end
-	told   <-chan struct{} // closed once other servers have told, as far as they can
-	asked  func()          // there is a dial
-	served func()          // there are agents
-	end    func()
+	over          <-chan struct{} // closed at its end
+	end           context.CancelFunc
+	settle        time.Duration
+	told          <-chan struct{} // closed once other servers have told, as far as they can
+	asked, served sync.Once       // by a dial; of agents
 }
 
 func (s *Server) newStartup() startup {
@@ -38,17 +38,24 @@ func (s *Server) newStartup() startup {
 	if s.opts.Settle == 0 {
 		end()
 	}
-	endAfter := func(d time.Duration) func() { return sync.OnceFunc(func() { time.AfterFunc(d, end) }) }
-	return startup{ctx.Done(), s.settled(), endAfter(firstAgent), endAfter(s.opts.Settle), end}
+	return startup{over: ctx.Done(), end: end, settle: s.opts.Settle, told: s.settled()}
 }
+
+// serving is told that there are agents.
+func (u *startup) serving() { u.endAfter(u.settle, &u.served) }
 
 // wait returns once it is known what other servers have, or ctx has ended: an agent of theirs
 // may suit a destination better than the first one here.
-func (s startup) wait(ctx context.Context) {
-	s.asked()
+func (u *startup) wait(ctx context.Context) {
+	u.endAfter(firstAgent, &u.asked)
 	select {
-	case <-s.told:
-	case <-s.over:
+	case <-u.told:
+	case <-u.over:
 	case <-ctx.Done():
 	}
+}
+
+// endAfter ends it after d, unless once was called before.
+func (u *startup) endAfter(d time.Duration, once *sync.Once) {
+	once.Do(func() { time.AfterFunc(d, u.end) })
 }
