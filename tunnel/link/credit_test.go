@@ -33,7 +33,7 @@ func consumeHalves(f *recvCredit, n int, each, rtt time.Duration, p shares.Press
 	for range n {
 		half := int(f.window / 2)
 		f.received += uint64(half)
-		f.consume(half, now, rtt, p)
+		f.consume(half, now, rtt, p, false)
 		now = now.Add(each)
 	}
 	return f.window
@@ -67,6 +67,60 @@ func TestWindowGrowth(t *testing.T) {
 		f := newRecvCredit(initialWindow)
 		testutil.Equal(t, consumeHalves(&f, c.halves, c.each, c.rtt, c.p), c.want, "%s: window", c.name)
 	}
+}
+
+// The window of a reader that keeps the pace of bulk is wide while nothing else comes by a short
+// link, and memory is plenty. It goes back as soon as one of these ends.
+func TestWideWindow(t *testing.T) {
+	const short = farRTT - 1
+	read := func(f *recvCredit, bytes uint64, took, rtt time.Duration, p shares.Pressure, alone bool) {
+		now := f.epoch.Add(took)
+		if f.epoch.IsZero() {
+			now = time.Unix(1000, 0)
+		}
+		f.received += bytes
+		f.consume(int(bytes), now, rtt, p, alone)
+	}
+	for name, c := range map[string]struct {
+		windows  []time.Duration // how long each two take before
+		idle     time.Duration   // since the last of them
+		rtt      time.Duration
+		pressure shares.Pressure
+		alone    bool
+		want     uint64
+	}{
+		"bulk":                         {[]time.Duration{growAfter}, 0, short, shares.Plenty, true, wideWindow},
+		"the slowest there is":         {[]time.Duration{2*bulkTime - 1}, 0, short, shares.Plenty, true, wideWindow},
+		"slower":                       {[]time.Duration{2 * bulkTime}, 0, short, shares.Plenty, true, initialWindow},
+		"slower now":                   {[]time.Duration{growAfter, 2 * bulkTime}, 0, short, shares.Plenty, true, initialWindow},
+		"it was slower":                {[]time.Duration{2 * bulkTime, growAfter}, 0, short, shares.Plenty, true, wideWindow},
+		"it rests":                     {[]time.Duration{growAfter}, 2 * bulkTime, short, shares.Plenty, true, initialWindow},
+		"as into empty socket buffers": {[]time.Duration{growAfter - 1}, 0, short, shares.Plenty, true, initialWindow},
+		"not alone":                    {[]time.Duration{growAfter}, 0, short, shares.Plenty, false, initialWindow},
+		"far":                          {[]time.Duration{growAfter}, 0, farRTT, shares.Plenty, true, initialWindow},
+		"half the memory used":         {[]time.Duration{growAfter}, 0, short, shares.Tight, true, initialWindow},
+	} {
+		f := newRecvCredit(initialWindow)
+		read(&f, 1, 0, 0, shares.Plenty, false)
+		for _, took := range c.windows {
+			read(&f, 2*initialWindow, took, 0, shares.Plenty, false)
+		}
+		read(&f, 1, c.idle, c.rtt, c.pressure, c.alone)
+		testutil.Equal(t, f.present(), c.want, "%s: window", name)
+	}
+	f := newRecvCredit(4 * wideWindow)
+	f.wide = true
+	testutil.Equal(t, f.present(), 4*wideWindow, "a window that has grown beyond")
+}
+
+// A link carries bulk alone from aloneAfter behind the last of anything else on.
+func TestAlone(t *testing.T) {
+	var b books
+	now := time.Unix(1000, 0)
+	testutil.Holds(t, b.alone(true, now), "bulk is not alone on a new link")
+	testutil.Holds(t, !b.alone(false, now), "bulk is alone beside a message")
+	testutil.Holds(t, !b.alone(true, now.Add(aloneAfter-1)), "bulk is alone soon after a message")
+	testutil.Holds(t, b.alone(true, now.Add(aloneAfter)), "bulk is not alone again")
 }
 
 // A window that shrank grows again once there is memory.
@@ -114,7 +168,7 @@ func TestCreditProperties(t *testing.T) {
 					break
 				}
 				before := recv.limit
-				limit, grant := recv.consume(n, now, time.Duration(rnd.IntN(60))*time.Millisecond, shares.Pressure(rnd.IntN(4)))
+				limit, grant := recv.consume(n, now, time.Duration(rnd.IntN(60))*time.Millisecond, shares.Pressure(rnd.IntN(4)), rnd.IntN(8) > 0)
 				if grant {
 					if limit != recv.limit || limit <= before || limit < recv.consumed+minWindow || limit > recv.consumed+maxWindow {
 						t.Fatalf("seed %d: granted %d after %d, consumed %d", seed, limit, before, recv.consumed)
@@ -192,7 +246,7 @@ func TestCreditIsBoundByTheNextStream(t *testing.T) {
 				t.Fatalf("%d is granted where the next may be sent %d, in steps of %d", c.limit, next, step)
 			}
 			c.received = next
-			c.consume(int(next-c.consumed), time.Unix(1000, 0), 0, shares.Plenty)
+			c.consume(int(next-c.consumed), time.Unix(1000, 0), 0, shares.Plenty, false)
 			if most := max(next+lead, initialWindow); c.limit > most {
 				t.Fatalf("%d is granted once all was passed on, where the next may be sent %d", c.limit, next)
 			}

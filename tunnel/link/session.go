@@ -120,7 +120,17 @@ type books struct {
 	count   counters
 	alarm   alarm
 	barred  bool      // see Bar
+	mixed   time.Time // when a stream was last read that is no bulk
 	reset   time.Time // when a stream was last reset by its holder, or as the one it is joined to
+}
+
+// alone reports whether the link has carried nothing but bulk for aloneAfter. A stream
+// was read just now, which is bulk or not.
+func (b *books) alone(bulk bool, now time.Time) bool {
+	if !bulk {
+		b.mixed = now
+	}
+	return now.Sub(b.mixed) >= aloneAfter
 }
 
 // news are what the peer's HELLO, or an INFO since, said last.

@@ -137,7 +137,9 @@ func (st *Stream) consumedLocked(n int) {
 		st.recv.credit.consumed += uint64(n) // no more is coming, so no more credit
 		return
 	}
-	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.Pressure()); grant {
+	now := time.Now()
+	alone := ses.alone(st.recv.credit.bulk(now), now)
+	if limit, grant := st.recv.credit.consume(n, now, ses.alive.floor.get(), st.budget.Pressure(), alone); grant {
 		st.send.out.credit = limit
 		st.queueLocked()
 	}
