@@ -41,15 +41,15 @@ const (
 
 	// wideWindow is the least window of a bulk stream while nothing else comes by its link, where
 	// that is short. Processes that have more at hand run out of it less often, and waking up is
-	// a third of what eight streams cost. But a message waits for twice as long behind it.
+	// a fifth of what eight streams cost, or more. But a message waits for twice as long behind it.
 	wideWindow = 512 << 10
 
 	// bulkTime is how long a bulk stream takes for an initialWindow at most. Many share a line,
 	// so it is far more than their fair part of one takes.
 	bulkTime = 100 * time.Millisecond
 
-	// aloneAfter is how long ago a link has carried anything but bulk at least for windows to be
-	// wide: whoever types, or asks again and again, does so within it.
+	// aloneAfter is for how long a link must have carried bulk alone before windows are wide.
+	// Keystrokes and requests of a client that is at work come more often.
 	aloneAfter = time.Second
 
 	// growAfter is how long a reader must have been fast before its window
