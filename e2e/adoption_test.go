@@ -147,9 +147,7 @@ func TestRecipes(t *testing.T) {
 			const size = 300_000
 			res, err := (&http.Client{Timeout: patience, Transport: transport}).
 				Get(fmt.Sprintf("http://%s/4/%d", net.JoinHostPort(r.host, port), size))
-			if err != nil {
-				t.Fatalf("%v\nthe command lines are those of %s", err, r.source)
-			}
+			testutil.Requires(t, err == nil, "%v\nthe command lines are those of %s", err, r.source)
 			defer res.Body.Close()
 			testutil.Equal(t, must(hashOf(res.Body))(t), sum(4, size), "the hash of the body")
 		})
@@ -233,9 +231,8 @@ func TestOpenLocal(t *testing.T) {
 		for range 20 {
 			conn := must(grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial)))(t)
 			res, err := grpc_health_v1.NewHealthClient(conn).Check(within(t, patience), &grpc_health_v1.HealthCheckRequest{})
-			if err != nil || res.Status != grpc_health_v1.HealthCheckResponse_SERVING {
-				t.Errorf("%s: %v, %v", mode, res, err)
-			}
+			testutil.Holds(t, err == nil && res.Status == grpc_health_v1.HealthCheckResponse_SERVING,
+				"%s: %v, %v", mode, res, err)
 			_ = conn.Close()
 		}
 	}

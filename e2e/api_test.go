@@ -149,7 +149,6 @@ func (n *node) compare(t *testing.T, socks *suite.Sidecar) {
 // timed is how many seconds curl takes for a URL.
 func (n *node) timed(t *testing.T, url string, how ...string) float64 {
 	t.Helper()
-	got, err := curl(t, append(how, "--cacert", n.ca, "--output", os.DevNull, "--write-out", "%{time_total}", url)...)
-	testutil.NoError(t, err)
+	got := testutil.Must(curl(t, append(how, "--cacert", n.ca, "--output", os.DevNull, "--write-out", "%{time_total}", url)...))(t)
 	return must(strconv.ParseFloat(string(got), 64))(t)
 }

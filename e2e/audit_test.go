@@ -152,9 +152,7 @@ func TestAuditOfPlainRequests(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if strings.Contains(w.https.Output(), "secret") {
-		t.Error("a record tells what was requested")
-	}
+	testutil.Holds(t, !strings.Contains(w.https.Output(), "secret"), "a record tells what was requested")
 }
 
 // While links are cut and connections resumed, each process writes one pair of records for
@@ -256,9 +254,7 @@ func pairs(t *testing.T, path string) (opened, closed int, up, down, resumes int
 		case r.Event == "closed":
 			closed++
 			up, down, resumes = up+r.UpBytes, down+r.DownBytes, resumes+r.Resumes
-			if seen[key] {
-				t.Errorf("two records of the end of %v", key)
-			}
+			testutil.Holds(t, !seen[key], "two records of the end of %v", key)
 			seen[key] = true
 		case r.Event != "refused":
 			t.Errorf("%+v", r)

@@ -64,9 +64,8 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d dials cancelled, %d had succeeded before", cancelled.Load(), succeeded.Load())
-	if cancelled.Load() < int64(dials)/10 || succeeded.Load() == 0 {
-		t.Errorf("the moments were not random: %d cancelled, %d succeeded", cancelled.Load(), succeeded.Load())
-	}
+	testutil.Holds(t, cancelled.Load() >= int64(dials)/10 && succeeded.Load() != 0,
+		"the moments were not random: %d cancelled, %d succeeded", cancelled.Load(), succeeded.Load())
 	f.settles(base)
 	for _, r := range routes {
 		testutil.NoError(t, try(t, r, target))

@@ -68,8 +68,7 @@ func TestDialCarriesSSH(t *testing.T) {
 		out, err := ssh.Output()
 		hash, _ := hashOf(bytes.NewReader(out))
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 3 || hash != sum(7, length) {
-			t.Errorf("%s: ssh: %v, and %d bytes of %d came back, or others", way, err, len(out), length)
-		}
+		testutil.Holds(t, errors.As(err, &exit) && exit.ExitCode() == 3 && hash == sum(7, length),
+			"%s: ssh: %v, and %d bytes of %d came back, or others", way, err, len(out), length)
 	}
 }

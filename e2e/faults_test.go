@@ -145,9 +145,7 @@ func (f *faulty) well(t *testing.T) {
 			break
 		}
 	}
-	if !well(status, screen) {
-		t.Errorf("status %d\n%s", status, screen)
-	}
+	testutil.Holds(t, well(status, screen), "status %d\n%s", status, screen)
 	for _, at := range []string{f.serverAt(), agentAt(f.agent), f.socksAt} {
 		if status, screen := operator(t, f.Suite, "status", at); status != 0 || strings.Contains(screen, "✘") || !tells(screen, "ready") {
 			t.Errorf("%s: %d\n%s", at, status, screen)

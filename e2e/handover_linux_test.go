@@ -190,9 +190,7 @@ func (f *fleet) handOver(holder *suite.Agent) (took, ran time.Duration, together
 	testutil.NoError(t, holder.Signal(syscall.SIGTERM))
 	for ; !handed.MatchString(holder.Output()); time.Sleep(time.Millisecond) {
 		together = max(together, memory())
-		if time.Since(began) > patience {
-			t.Fatalf("not handed over:\n%s", holder.Output())
-		}
+		testutil.Requires(t, time.Since(began) <= patience, "not handed over:\n%s", holder.Output())
 	}
 	together, ran = max(together, memory()), processor()-ran
 	return must(time.Parse(time.RFC3339Nano, handed.FindStringSubmatch(holder.Output())[1]))(t).Sub(began), ran, together

@@ -39,9 +39,7 @@ func must[T any](v T, err error) func(testing.TB) T { return testutil.Must(v, er
 func curl(t testing.TB, args ...string) ([]byte, error) {
 	t.Helper()
 	path, err := exec.LookPath("curl")
-	if err != nil {
-		t.Fatal("curl is not installed; `make e2e` installs it")
-	}
+	testutil.Requires(t, err == nil, "curl is not installed; `make e2e` installs it")
 	args = append([]string{"--silent", "--show-error", "--fail", "--max-time", "300", "--noproxy", ""}, args...) // 50 MB on a busy machine
 	cmd := exec.Command(path, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}

@@ -16,9 +16,7 @@ func TestQuickstartOnce(t *testing.T) {
 	cmd := exec.Command(binaries.Path("konnectivity"), "quickstart", "--once", "--json")
 	cmd.Env, cmd.Dir = append(os.Environ(), "TMPDIR="+filepath.Join(t.TempDir(), "missing")), t.TempDir()
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	testutil.Requires(t, err == nil, "%v\n%s", err, out)
 	var paths []struct {
 		Path         string
 		Milliseconds float64
@@ -28,9 +26,7 @@ func TestQuickstartOnce(t *testing.T) {
 		t.Fatalf("%v, %d paths in\n%s", err, len(paths), out)
 	}
 	for _, p := range paths {
-		if p.Error != "" || p.Milliseconds <= 0 {
-			t.Errorf("%+v", p)
-		}
+		testutil.Holds(t, p.Error == "" && p.Milliseconds > 0, "%+v", p)
 	}
 }
 
@@ -81,9 +77,8 @@ func TestHelpReadsWell(t *testing.T) {
 		{"konnectivity", "completion"}, {"konnectivity-server"}, {"konnectivity-agent"}, {"konnectivity-socks5-proxy"}, {"konnectivity-https-proxy"},
 	} {
 		out, err := command(t, nil, binaries.Path(args[0]), append(args[1:], "--help")...)
-		if err != nil || strings.Contains(out, "`") || !strings.Contains(out, "Usage:") {
-			t.Errorf("%q: %v\n%s", args, err, out)
-		}
+		testutil.Holds(t, err == nil && !strings.Contains(out, "`") && strings.Contains(out, "Usage:"),
+			"%q: %v\n%s", args, err, out)
 		for line := range strings.Lines(out) {
 			testutil.AtMost(t, len([]rune(line)), 140, "%q: characters of the line %s", args, line)
 		}

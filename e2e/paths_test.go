@@ -83,12 +83,10 @@ func TestCurl(t *testing.T) {
 	f.Close()
 	for _, wy := range w.ways(t) {
 		t.Run(wy.name, func(t *testing.T) {
-			got, err := curl(t, append(wy.args, w.url(wy, fmt.Sprintf("/1/%d", size)))...)
-			testutil.NoError(t, err)
+			got := testutil.Must(curl(t, append(wy.args, w.url(wy, fmt.Sprintf("/1/%d", size)))...))(t)
 			testutil.Equal(t, testutil.Must(hashOf(bytes.NewReader(got)))(t), sum(1, size),
 				"the hash of the download of %d bytes", len(got))
-			got, err = curl(t, append(wy.args, "--upload-file", upload, w.url(wy, "/"))...)
-			testutil.NoError(t, err)
+			got = testutil.Must(curl(t, append(wy.args, "--upload-file", upload, w.url(wy, "/"))...))(t)
 			testutil.Equal(t, string(got), sum(2, size), "the target's hash of the upload")
 		})
 	}

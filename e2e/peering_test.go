@@ -114,9 +114,8 @@ func TestAnyServerWillDo(t *testing.T) {
 	t.Logf("a server left in %v", time.Since(began))
 	replace(0, "stopped")
 	status, screen := operator(t, c.Suite, "status", suite.Loopback(c.servers[0].AdminPort))
-	if !strings.Contains(screen, "2 servers") || !strings.Contains(screen, "server  ") {
-		t.Errorf("konnectivity status shows no other servers (exit status %d):\n%s", status, screen)
-	}
+	testutil.Holds(t, strings.Contains(screen, "2 servers") && strings.Contains(screen, "server  "),
+		"konnectivity status shows no other servers (exit status %d):\n%s", status, screen)
 	c.standsStill(t)
 }
 
@@ -231,9 +230,8 @@ func TestOneServerEach(t *testing.T) {
 		stop()
 	}
 	for _, p := range append([]*suite.Process{sidecar.Process}, c.agents[0].Process) {
-		if strings.Contains(p.Output(), "does not forward to others") {
-			t.Errorf("%s warns of servers that forward", p.Name)
-		}
+		testutil.Holds(t, !strings.Contains(p.Output(), "does not forward to others"),
+			"%s warns of servers that forward", p.Name)
 	}
 }
 

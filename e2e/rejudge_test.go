@@ -122,9 +122,7 @@ func (l *load) lost(t *testing.T) (n int) {
 		}
 		if err := c.ended.Load(); err != nil {
 			n++
-			if errors.Is(*err, errAltered) {
-				t.Errorf("%s: %v", c.what, *err)
-			}
+			testutil.Holds(t, !errors.Is(*err, errAltered), "%s: %v", c.what, *err)
 		}
 	}
 	return n

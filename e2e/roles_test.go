@@ -109,9 +109,8 @@ func TestPortsTakeOnlyTheirRole(t *testing.T) {
 				want := mode != "trust domain" && strings.HasPrefix(name, string(role)+" ") || role == "" && mode != "required"
 				config := &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: ca.Pool(), ServerName: "127.0.0.1"}
 				err := way(within(t, patience), config)
-				if (err == nil) != want {
-					t.Errorf("%s, %s with the role %q: %v", mode, name, role, err)
-				}
+				testutil.Holds(t, (err == nil) == want,
+					"%s, %s with the role %q: %v", mode, name, role, err)
 				if !want {
 					refused++
 				}

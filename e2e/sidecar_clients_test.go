@@ -62,9 +62,8 @@ func (d *deployment) searchLDAP(t *testing.T, socks *observed) {
 	before := socks.dials(t, "tunnel")
 	args := append([]string{"-f", filepath.Join(dir, "proxychains.conf"), "ldapsearch", "-LLL", "-o", "ldif-wrap=no"}, bind...)
 	out, err := command(t, nil, "proxychains4", append(args, fmt.Sprintf("ldap://app.guest.test:%d", port), "-b", "dc=guest,dc=test", "(cn=anna)")...)
-	if err != nil || !strings.Contains(out, "sn: "+strings.Repeat("x", 20_000)+"\n") {
-		t.Errorf("ldapsearch: %.500q, %v", out, err)
-	}
+	testutil.Holds(t, err == nil && strings.Contains(out, "sn: "+strings.Repeat("x", 20_000)+"\n"),
+		"ldapsearch: %.500q, %v", out, err)
 	testutil.Equal(t, socks.dials(t, "tunnel"), before+1, "dials through the tunnel, with that of ldapsearch")
 }
 

@@ -138,9 +138,8 @@ func TestSidecarCustomerProxy(t *testing.T) {
 						break
 					}
 				}
-				if err != nil || (source == w.squid.source) != c.byProxy {
-					t.Errorf("%s: came from %q, %v; by the proxy: want %v", method, source, err, c.byProxy)
-				}
+				testutil.Holds(t, err == nil && (source == w.squid.source) == c.byProxy,
+					"%s: came from %q, %v; by the proxy: want %v", method, source, err, c.byProxy)
 			}
 			route := map[bool]string{true: "customer_proxy", false: "tunnel"}[c.byProxy]
 			testutil.AtLeast(t, s.dials(t, route), 1, "dials by route %s", route)

@@ -122,9 +122,8 @@ func TestSidecarsBoundHalfOpenHandshakes(t *testing.T) {
 			served("while they come")
 			wg.Wait()
 			close(conns)
-			if len(conns) < clients*9/10 {
-				t.Fatalf("only %d of %d could connect", len(conns), clients)
-			}
+			testutil.Requires(t, len(conns) >= clients*9/10,
+				"only %d of %d could connect", len(conns), clients)
 			for range 10 {
 				served("while they are there")
 			}

@@ -175,9 +175,8 @@ func TestSidecarForOLM(t *testing.T) {
 	ctx := within(t, patience)
 	for range 100 {
 		res, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-		if err != nil || res.Status != grpc_health_v1.HealthCheckResponse_SERVING {
-			t.Fatalf("%v, %v", res, err)
-		}
+		testutil.Requires(t, err == nil && res.Status == grpc_health_v1.HealthCheckResponse_SERVING,
+			"%v, %v", res, err)
 	}
 	stream := must(grpc_health_v1.NewHealthClient(conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{}))(t)
 	if res, err := stream.Recv(); err != nil || res.Status != grpc_health_v1.HealthCheckResponse_SERVING {

@@ -149,9 +149,7 @@ func roundTripsBeside(t *testing.T, path bench.Path, length time.Duration, alone
 func (w *whole) dials(t *testing.T, path bench.Path) {
 	t.Helper()
 	held, err := path.Idle(within(t, 2*patience), 200, 0)
-	if err != nil {
-		t.Fatalf("not all of 200 new connections succeeded: %v", err)
-	}
+	testutil.Requires(t, err == nil, "not all of 200 new connections succeeded: %v", err)
 	held.Close()
 }
 

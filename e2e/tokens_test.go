@@ -30,9 +30,7 @@ const secret = "t0ken-"
 func nobodyLogsTokens(t *testing.T, s *suite.Suite) {
 	t.Helper()
 	for _, p := range s.Processes() {
-		if strings.Contains(p.Output(), secret) {
-			t.Errorf("%s logs a token", p.Name)
-		}
+		testutil.Holds(t, !strings.Contains(p.Output(), secret), "%s logs a token", p.Name)
 	}
 }
 

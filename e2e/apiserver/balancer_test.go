@@ -31,8 +31,7 @@ type balancer struct {
 
 func newBalancer(t *testing.T, service bool) *balancer {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	testutil.NoError(t, err)
+	l := testutil.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	b := &balancer{port: l.Addr().(*net.TCPAddr).Port, service: service}
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup

@@ -22,9 +22,7 @@ func TestChartComesBack(t *testing.T) {
 	readme := string(must(os.ReadFile("../../charts/konnectivity/README.md"))(t))
 	install, _, _ := strings.Cut(readme, "\n```\n\nFor a control plane in one cluster and")
 	_, install, found := strings.Cut(install, "in one cluster:\n\n```\n")
-	if !found {
-		t.Fatal("the chart's README does not say how to install it in one cluster")
-	}
+	testutil.Requires(t, found, "the chart's README does not say how to install it in one cluster")
 	install = strings.NewReplacer(ofChart, "charts/konnectivity", image, image+",image.tag=v1.0.0").Replace(install)
 	job := make(chan error, 1)
 	go func() { job <- i.runJob("my-control-plane", "konnectivity-certs") }()
@@ -39,9 +37,8 @@ func TestChartComesBack(t *testing.T) {
 	testutil.Equal(t, i.workloads(), "", "what uninstalling leaves")
 	i.do("get", "configmap", "-n", "my-control-plane", "konnectivity-egress-selector")
 	i.follow(install) // without the Job, which no controller runs here
-	if i.workloads() == "" || i.signer() != signer {
-		t.Error("installing again changes the certificates, or installs nothing")
-	}
+	testutil.Holds(t, i.workloads() != "" && i.signer() == signer,
+		"installing again changes the certificates, or installs nothing")
 
 	i.follow("helm -n my-control-plane uninstall konnectivity")
 	i.do("delete", "secret", "-n", "my-control-plane", "konnectivity-agent")
@@ -58,9 +55,7 @@ func TestChartComesBack(t *testing.T) {
 		i.follow(command)
 	}
 	left := i.do("get", "leases,secrets,configmaps,serviceaccounts,roles,rolebindings", "-n", "my-control-plane", "-o", "name")
-	if strings.Contains(left, "konnectivity") || deletions == "" {
-		t.Errorf("what is left:\n%s", left)
-	}
+	testutil.Holds(t, !strings.Contains(left, "konnectivity") && deletions != "", "what is left:\n%s", left)
 }
 
 // workloads are the names of what the chart runs, and of its Services.

@@ -180,9 +180,8 @@ func TestPodsBehindOneService(t *testing.T) {
 			}
 			testutil.Equal(t, n, 0, "writes of the API")
 			for _, f := range append(l.cut, l.lost...) {
-				if !near(f.at, told) { // it met the kube-apiserver that ended
-					t.Errorf("%s failed after %v: %v", f.kind, f.at.Sub(told), f.err)
-				}
+				testutil.Holds(t, near(f.at, told), // it met the kube-apiserver that ended
+					"%s failed after %v: %v", f.kind, f.at.Sub(told), f.err)
 			}
 		})
 	}

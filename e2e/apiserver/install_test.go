@@ -66,9 +66,7 @@ func installBlocks(t *testing.T) (all []string) {
 		testutil.AtMost(t, strings.Count(strings.ReplaceAll(block[1], "\\\n", ""), "\n"), mostCommands,
 			"commands of the README")
 	}
-	if len(all) != 2 {
-		t.Fatalf("the README has %d ways", len(all))
-	}
+	testutil.Requires(t, len(all) == 2, "the README has %d ways", len(all))
 	return all
 }
 
@@ -164,12 +162,10 @@ func (i installer) finish() {
 	i.startAgent(d, &agent{folder: live + daemonSet, in: in})
 	i.join(s)
 	before := d.zone.taken.Load()
-	if !isWholeLog(i.do("logs", "-n", "apps", "hello")) {
-		i.t.Error("kubectl logs did not print the log")
-	}
-	if d.zone.taken.Load() == before || d.zone.refused.Load() != 0 {
-		i.t.Error("the log did not come through the agent")
-	}
+	testutil.Holds(i.t, isWholeLog(i.do("logs", "-n", "apps", "hello")),
+		"kubectl logs did not print the log")
+	testutil.Holds(i.t, d.zone.taken.Load() != before && d.zone.refused.Load() == 0,
+		"the log did not come through the agent")
 }
 
 // template is the pod of a workload that the API has.
@@ -187,9 +183,7 @@ func (i installer) mounted(namespace string, spec corev1.PodSpec) map[string]str
 	in := map[string]string{}
 	for _, mount := range spec.Containers[0].VolumeMounts {
 		n := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })
-		if n < 0 {
-			i.t.Fatalf("there is no volume %s", mount.Name)
-		}
+		testutil.Requires(i.t, n >= 0, "there is no volume %s", mount.Name)
 		files := map[string][]byte{}
 		switch v := spec.Volumes[n]; {
 		case v.Secret != nil && v.Secret.SecretName == "kube-apiserver": // this test's own
@@ -253,9 +247,7 @@ func (i installer) restartAPI(spec corev1.PodSpec, port int) {
 	in := i.mounted("my-control-plane", spec)
 	command := spec.Containers[0].Command
 	file, found := strings.CutPrefix(command[len(command)-1], flag)
-	if !found {
-		i.t.Fatalf("kube-apiserver has the command %q", command)
-	}
+	testutil.Requires(i.t, found, "kube-apiserver has the command %q", command)
 	moves := []string{"konnectivity-server-local:8090", "localhost:" + strconv.Itoa(port)}
 	for from, to := range in {
 		moves = append(moves, from, to)

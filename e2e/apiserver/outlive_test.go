@@ -155,9 +155,7 @@ func (w *world) outlive(t *testing.T) {
 		p.finish(t)
 	}
 	for i, f := range followers {
-		if !f.runs() {
-			t.Errorf("follower %d ended after %d lines", i, f.lines)
-		}
+		testutil.Holds(t, f.runs(), "follower %d ended after %d lines", i, f.lines)
 	}
 	checkFollowers(t, followers, nil)
 }

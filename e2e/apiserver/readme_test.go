@@ -26,9 +26,7 @@ var fence = regexp.MustCompile("(?ms)^```(?:yaml)?\n(.*?)^```$")
 func (r *reader) block(readme string, n int) string {
 	r.t.Helper()
 	all := fence.FindAllStringSubmatch(replaced(r.t, readme), -1)
-	if n >= len(all) {
-		r.t.Fatalf("%s has %d blocks", readme, len(all))
-	}
+	testutil.Requires(r.t, n < len(all), "%s has %d blocks", readme, len(all))
 	return all[n][1]
 }
 

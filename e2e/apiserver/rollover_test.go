@@ -90,9 +90,7 @@ func (w *world) checkLoad(l *load, endings []ending) {
 		}
 	}
 	for kind := range requests() {
-		if l.sent[kind] < 100 || l.sent["exec"] < 10 {
-			t.Errorf("hardly any load: %v", l.sent)
-		}
+		testutil.Holds(t, l.sent[kind] >= 100 && l.sent["exec"] >= 10, "hardly any load: %v", l.sent)
 	}
 }
 

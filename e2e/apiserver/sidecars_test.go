@@ -44,9 +44,7 @@ func (w *world) sidecars(t *testing.T) {
 	token := strings.TrimSpace(w.do("create", "token", "-n", "kube-system", "service-network"))
 	kubeconfig := w.userConfig("service-network", w.front.port, "token: "+token)
 	examples, err := filepath.Glob(filepath.Join(manifests, "sidecars/examples/*"))
-	if err != nil || len(examples) < 10 {
-		t.Fatalf("%v, %v", examples, err)
-	}
+	testutil.Requires(t, err == nil && len(examples) >= 10, "%v, %v", examples, err)
 	for _, example := range examples {
 		switch filepath.Base(example) {
 		case "csi-controller-socket":

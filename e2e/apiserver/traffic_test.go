@@ -35,9 +35,8 @@ func (w *world) everything(t *testing.T) {
 
 func (w *world) logs() {
 	w.t.Helper()
-	if !isWholeLog(w.do("logs", "-n", "apps", "hello")) {
-		w.t.Error("kubectl logs did not print the log")
-	}
+	testutil.Holds(w.t, isWholeLog(w.do("logs", "-n", "apps", "hello")),
+		"kubectl logs did not print the log")
 }
 
 // isWholeLog reports whether text is all that the container wrote.
@@ -61,9 +60,8 @@ func (w *world) exec() {
 	}
 	_, err := w.try("", "exec", "-n", "apps", "hello", "--", "fail")
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
-		w.t.Errorf("kubectl exec of what ends with 7: %v", err)
-	}
+	testutil.Holds(w.t, errors.As(err, &exit) && exit.ExitCode() == 7,
+		"kubectl exec of what ends with 7: %v", err)
 }
 
 // forward opens a port by kubectl and has something echoed.

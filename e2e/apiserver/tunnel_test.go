@@ -184,7 +184,6 @@ func stop(t *testing.T, p *suite.Process) {
 // replaced is a file of the manifests with other names and places.
 func replaced(t *testing.T, file string, in ...string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(manifests, file))
-	testutil.NoError(t, err)
+	data := testutil.Must(os.ReadFile(filepath.Join(manifests, file)))(t)
 	return strings.NewReplacer(in...).Replace(string(data))
 }

@@ -38,8 +38,7 @@ func (z *zone) admit(pid int) {
 // listen takes a free port of ip, which is on loopback.
 func (z *zone) listen(t *testing.T, ip string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp4", net.JoinHostPort(ip, "0"))
-	testutil.NoError(t, err)
+	l := testutil.Must(net.Listen("tcp4", net.JoinHostPort(ip, "0")))(t)
 	return &gate{l, z}
 }
 

@@ -109,9 +109,8 @@ func TestOther(t *testing.T) {
 		t.Run(strings.Fields(via)[0], func(t *testing.T) {
 			p, atFar, err := startPeer(t, t.Context(), folder(t, self, self, via))
 			testutil.NoError(t, err)
-			if p.Name != "peer" || atFar != 1 {
-				t.Errorf("the path is %q and %d programs are at the far end, want peer and 1", p.Name, atFar)
-			}
+			testutil.Holds(t, p.Name == "peer" && atFar == 1,
+				"the path is %q and %d programs are at the far end, want peer and 1", p.Name, atFar)
 			if got, err := p.Bulk(t.Context(), bench.Down, 2, 1<<20); err != nil || got.Bytes != 2<<20 {
 				t.Errorf("got %d of %d bytes: %v", got.Bytes, 2<<20, err)
 			}

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -102,9 +101,7 @@ func (c *cluster) dialer(t *testing.T, k kind) dialFunc {
 	}
 	selector := testutil.Must(egressselector.NewEgressSelector(config))(t)
 	dial, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
-	if err != nil || dial == nil {
-		t.Fatal("no dialer for the cluster", err)
-	}
+	testutil.Requires(t, err == nil && dial != nil, "no dialer for the cluster %v", err)
 	return dialFunc(dial)
 }
 
@@ -125,16 +122,13 @@ func inKinds(t *testing.T, kinds []kind, test func(t *testing.T, c *cluster, api
 // metric is the sum of a metric's samples.
 func metric(t *testing.T, url, name string) (sum float64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := testutil.Context(t)
 	req := testutil.Must(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
 	res := testutil.Must(http.DefaultClient.Do(req))(t)
 	defer res.Body.Close()
 	text := testutil.Must(io.ReadAll(res.Body))(t)
 	samples := regexp.MustCompile(`(?m)^`+name+`(?:\{[^}]*\})? (\S+)$`).FindAllSubmatch(text, -1)
-	if len(samples) == 0 {
-		t.Fatalf("%s has no %s", url, name)
-	}
+	testutil.Requires(t, len(samples) != 0, "%s has no %s", url, name)
 	for _, s := range samples {
 		v := testutil.Must(strconv.ParseFloat(string(s[1]), 64))(t)
 		sum += v

@@ -81,9 +81,7 @@ func TestLineDelays(t *testing.T) {
 		testutil.Must(a.WriteToUDPAddrPort([]byte("ping"), to))(t)
 		testutil.Must(a.Read(make([]byte, 64)))(t)
 		took := time.Since(sent)
-		if took < 2*delay {
-			t.Errorf("a round trip of %v over a line of %v", took, 2*delay)
-		}
+		testutil.Holds(t, took >= 2*delay, "a round trip of %v over a line of %v", took, 2*delay)
 		if !within5(float64(took), float64(2*delay)) {
 			return fmt.Sprintf("a round trip of %v, want %v", took, 2*delay)
 		}
@@ -129,7 +127,5 @@ func TestLineIsCutAndRestored(t *testing.T) {
 	say("heard")
 	p := make([]byte, 64)
 	n, err := b.Read(p)
-	if err != nil || string(p[:n]) != "heard" {
-		t.Errorf("read %q, %v", p[:n], err)
-	}
+	testutil.Holds(t, err == nil && string(p[:n]) == "heard", "read %q, %v", p[:n], err)
 }

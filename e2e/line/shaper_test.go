@@ -20,9 +20,8 @@ func TestShaperDelays(t *testing.T) {
 	s := line.NewShaper(line.Config{Delay: 25 * time.Millisecond}, 0)
 	for _, at := range []time.Duration{0, 0, time.Millisecond, time.Second} {
 		due, v := s.Admit(start.Add(at), packet)
-		if v != line.Carried || due.Sub(start) != at+25*time.Millisecond {
-			t.Errorf("sent at %v: %v at %v", at, v, due.Sub(start))
-		}
+		testutil.Holds(t, v == line.Carried && due.Sub(start) == at+25*time.Millisecond,
+			"sent at %v: %v at %v", at, v, due.Sub(start))
 	}
 }
 
@@ -33,9 +32,7 @@ func TestShaperKeepsItsRate(t *testing.T) {
 	carried := 0
 	for at := time.Duration(0); at < time.Second; at += 100 * time.Microsecond { // 120 Mbit/s
 		if due, v := s.Admit(start.Add(at), packet); v == line.Carried {
-			if due.Before(last) {
-				t.Fatalf("a packet overtakes another at %v", at)
-			}
+			testutil.Requires(t, !due.Before(last), "a packet overtakes another at %v", at)
 			last = due
 			carried++
 		}
@@ -78,9 +75,7 @@ func TestShaperLoses(t *testing.T) {
 		return lost, pattern
 	}
 	lost, pattern := count(1, 0)
-	if !within5(float64(lost), 0.01*n) {
-		t.Errorf("lost %d of %d, want 1 %%", lost, n)
-	}
+	testutil.Holds(t, within5(float64(lost), 0.01*n), "lost %d of %d, want 1 %%", lost, n)
 	if _, again := count(1, 0); again != pattern {
 		t.Error("the same seed lost other packets")
 	}

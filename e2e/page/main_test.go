@@ -38,8 +38,7 @@ func (b *tab) picture(name string, whole bool) {
 	}
 	var out struct{ Data string }
 	testutil.NoError(b.t, json.Unmarshal(b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": whole}), &out))
-	data, err := base64.StdEncoding.DecodeString(out.Data)
-	testutil.NoError(b.t, err)
+	data := testutil.Must(base64.StdEncoding.DecodeString(out.Data))(b.t)
 	testutil.NoError(b.t, os.WriteFile(filepath.Join(*pictures, name+".png"), data, 0o644))
 }
 

@@ -181,9 +181,7 @@ func besidePages(t *testing.T, address string, pages int, c net.Conn) [2]time.Du
 	trips := roundTrips(t, c)
 	close(stop)
 	open.Wait()
-	if slices.Min(answers) == 0 {
-		t.Error("a page got no answer")
-	}
+	testutil.Holds(t, slices.Min(answers) != 0, "a page got no answer")
 	return trips
 }
 

@@ -28,9 +28,8 @@ func TestTenThousandRowsAreSortedAndFilteredSmoothly(t *testing.T) {
 		task, frame = b.useTenThousand(s.url())
 		t.Logf("longest task %.0f ms, longest time between two frames %.0f ms", task, frame)
 	}
-	if task > smoothTask || frame > smoothFrame {
-		t.Errorf("want at most %.0f and %.0f", smoothTask, smoothFrame)
-	}
+	testutil.Holds(t, task <= smoothTask && frame <= smoothFrame,
+		"want at most %.0f and %.0f", smoothTask, smoothFrame)
 	b.quiet(s.url())
 }
 
@@ -172,9 +171,8 @@ func TestHostileNames(t *testing.T) {
 		for _, shown := range []string{names[0], `\u202egnp.exe`, `zero\u200bwidth`, `tag\udb40\udc41`, `nul\u0000and\u001b[31mred`, "bücher.test", "日本語.test"} {
 			testutil.Contains(t, text, shown, "the page")
 		}
-		if strings.ContainsAny(text, "\u202e\u200b\U000e0041\x00\x1b") {
-			t.Error("characters that cannot be seen are on the page")
-		}
+		testutil.Holds(t, !strings.ContainsAny(text, "\u202e\u200b\U000e0041\x00\x1b"),
+			"characters that cannot be seen are on the page")
 		testutil.Equal(t, b.eval(`document.documentElement.scrollWidth`), fmt.Sprint(width),
 			"the page's width, with long names")
 		b.picture(fmt.Sprint("hostile-", width), true)

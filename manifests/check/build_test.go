@@ -103,9 +103,7 @@ func folders(t *testing.T) []string {
 		}
 		return err
 	})
-	if err != nil || len(all) < 15 {
-		t.Fatalf("kustomizations found: %v, %v", all, err)
-	}
+	testutil.Requires(t, err == nil && len(all) >= 15, "kustomizations found: %v, %v", all, err)
 	return all
 }
 
@@ -117,9 +115,7 @@ func kustomize(t *testing.T, path string) (texts []string) {
 		options.LoadRestrictions = types.LoadRestrictionsNone // kubeadm has none
 	}
 	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), path)
-	if err != nil {
-		t.Fatalf("kustomize %s: %v", path, err)
-	}
+	testutil.Requires(t, err == nil, "kustomize %s: %v", path, err)
 	for _, r := range resources.Resources() {
 		texts = append(texts, string(testutil.Must(r.AsYAML())(t)))
 	}
@@ -147,9 +143,7 @@ func decode(t *testing.T, folder string, text []byte) object {
 	}
 	kind := header.APIVersion + "/" + header.Kind
 	make, ok := kinds[kind]
-	if !ok {
-		t.Fatalf("%s has a %s, whose type is not known here", folder, kind)
-	}
+	testutil.Requires(t, ok, "%s has a %s, whose type is not known here", folder, kind)
 	o := object{TypeMeta: header.TypeMeta, ObjectMeta: header.ObjectMeta, value: make()}
 	if err := strict(text, o.value); err != nil {
 		t.Errorf("%s: %s %s: %v", folder, kind, header.Name, err)

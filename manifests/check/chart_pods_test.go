@@ -29,9 +29,7 @@ import (
 func objectsOf(t *testing.T, values string) (objects []object) {
 	t.Helper()
 	files, err := render(t, loadChart(t), values)
-	if err != nil {
-		t.Fatalf("%s: %v", values, err)
-	}
+	testutil.Requires(t, err == nil, "%s: %v", values, err)
 	for name, text := range files {
 		if strings.HasSuffix(name, "NOTES.txt") {
 			continue
@@ -96,18 +94,15 @@ func TestChartPutsPodsWhereValuesSay(t *testing.T) {
 	tolerations := []corev1.Toleration{{Key: "control-plane", Operator: corev1.TolerationOpExists}}
 	objects := objectsOf(t, everyPart(more))
 	found := pods("chart", objects)
-	if len(found) != len(parts) {
-		t.Fatalf("%d kinds of pods", len(found))
-	}
+	testutil.Requires(t, len(found) == len(parts), "%d kinds of pods", len(found))
 	for _, p := range found {
 		s := p.spec
 		if s.PriorityClassName != "control-plane" || !reflect.DeepEqual(s.NodeSelector, nodes) || !reflect.DeepEqual(s.Tolerations, tolerations) ||
 			s.Affinity.PodAntiAffinity != nil || s.Affinity.NodeAffinity == nil || len(s.TopologySpreadConstraints) != 1 {
 			t.Errorf("%s: %+v", p.name, s)
 		}
-		if p.labels["app.kubernetes.io/name"] != p.name || p.labels["a"] != "b" {
-			t.Errorf("%s has labels %v: want the value's, and not in place of the chart's", p.name, p.labels)
-		}
+		testutil.Holds(t, p.labels["app.kubernetes.io/name"] == p.name && p.labels["a"] == "b",
+			"%s has labels %v: want the value's, and not in place of the chart's", p.name, p.labels)
 	}
 	for _, d := range each[appsv1.Deployment](objects) {
 		if a := d.Spec.Template.Annotations; a["c"] != "d" || strings.Contains(d.Name, "agent") && len(a["checksum/config"]) != 64 {
@@ -200,9 +195,8 @@ func TestChartMountsVolumesOfTheUser(t *testing.T) {
 		if len(v) < 2 || v[len(v)-1].Name != "crl" || v[len(v)-1].ConfigMap.Name != "crl" || m.Name != "crl" || m.MountPath != "/etc/crl" {
 			t.Errorf("%s has the volumes %+v, mounted as %+v", p.name, v, c.VolumeMounts)
 		}
-		if c.Env[len(c.Env)-1].Name != "GOGC" || c.Args[len(c.Args)-1] != "--v=5" {
-			t.Errorf("%s: %q, %v", p.name, c.Args, c.Env)
-		}
+		testutil.Holds(t, c.Env[len(c.Env)-1].Name == "GOGC" && c.Args[len(c.Args)-1] == "--v=5",
+			"%s: %q, %v", p.name, c.Args, c.Env)
 	}
 }
 
@@ -267,9 +261,8 @@ func TestChartTakesValuesOfTheChartBefore(t *testing.T) {
 		}
 		got := testutil.Must(render(t, before, values, here))(t)
 		for name := range want {
-			if got[name] != want[name] {
-				t.Errorf("%s: %s is\n%s\nand with all values\n%s", values, name, got[name], want[name])
-			}
+			testutil.Holds(t, got[name] == want[name],
+				"%s: %s is\n%s\nand with all values\n%s", values, name, got[name], want[name])
 		}
 	}
 }
@@ -279,9 +272,7 @@ func TestChartsServersReviewTokens(t *testing.T) {
 	readme := string(testutil.Must(os.ReadFile(filepath.Join(chartFolder, "README.md")))(t))
 	_, set, _ := strings.Cut(readme, "--set agent.authentication=token --set '")
 	set, _, found := strings.Cut(set, "'")
-	if !found {
-		t.Fatal("the README does not say it")
-	}
+	testutil.Requires(t, found, "the README does not say it")
 	values := testutil.Must(strvals.Parse(set))(t)
 	server := pods("chart", objectsOf(t, string(testutil.Must(yaml.Marshal(values))(t))))
 	i := slices.IndexFunc(server, func(p pod) bool { return p.name == "konnectivity-server" })

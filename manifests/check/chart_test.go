@@ -51,8 +51,7 @@ func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
 	log.SetOutput(io.Discard) // Helm mentions the symbolic link
 	defer log.SetOutput(os.Stderr)
-	c := testutil.Must(loader.Load(chartFolder))(t)
-	return c
+	return testutil.Must(loader.Load(chartFolder))(t)
 }
 
 // render is what `helm template` prints, by file: or `helm install`, if the
@@ -99,18 +98,14 @@ func (b byName) add(t *testing.T, text string) {
 		return
 	}
 	name := o["kind"].(string) + " " + o["metadata"].(map[string]any)["name"].(string)
-	if b[name] != nil {
-		t.Errorf("%s is there twice", name)
-	}
+	testutil.Holds(t, b[name] == nil, "%s is there twice", name)
 	b[name] = o
 }
 
 func rendered(t *testing.T, values string) byName {
 	t.Helper()
 	files, err := render(t, loadChart(t), values)
-	if err != nil {
-		t.Fatalf("%s: %v", values, err)
-	}
+	testutil.Requires(t, err == nil, "%s: %v", values, err)
 	objects := byName{}
 	for name, text := range files {
 		if filepath.Ext(name) != ".yaml" {
@@ -326,9 +321,8 @@ func TestChartsValues(t *testing.T) {
 		for name, wanted := range want {
 			text, err := json.Marshal(objects[name])
 			for _, part := range wanted {
-				if err != nil || !strings.Contains(string(text), part) {
-					t.Errorf("%s: %s lacks %s: %s", values, name, part, text)
-				}
+				testutil.Holds(t, err == nil && strings.Contains(string(text), part),
+					"%s: %s lacks %s: %s", values, name, part, text)
 			}
 			if name == "Deployment konnectivity-agent" && strings.Contains(string(text), `"replicas"`) {
 				t.Errorf("%s: replicas are set, though the autoscaler sets them", values)
@@ -404,9 +398,8 @@ func TestChartTakesNulls(t *testing.T) {
 				testutil.ErrorSays(t, err, "missing property", "%s: null in {%s}", path, base)
 			case slices.Contains([]string{"<nil>", "", "false", "[]", "map[]"}, fmt.Sprint(value)):
 				for name := range want {
-					if got[name] != want[name] {
-						t.Errorf("%s: null in {%s} changes %s:\n%s", path, base, name, got[name])
-					}
+					testutil.Holds(t, got[name] == want[name],
+						"%s: null in {%s} changes %s:\n%s", path, base, name, got[name])
 				}
 			default:
 				for name, text := range got {
@@ -619,9 +612,8 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 			testutil.Contains(t, notes, want, "%s: the notes", test.values)
 		}
 		for _, lack := range append(test.lack, "\n\n\n", " \n", "<no value>") {
-			if strings.Contains(notes, lack) {
-				t.Errorf("%s: the notes have %q:\n%s", test.values, lack, notes)
-			}
+			testutil.Holds(t, !strings.Contains(notes, lack),
+				"%s: the notes have %q:\n%s", test.values, lack, notes)
 		}
 	}
 }
@@ -686,9 +678,8 @@ func TestPackedChart(t *testing.T) {
 		source := loadChart(t)
 		source.Metadata.Version, source.Metadata.AppVersion = c.Metadata.Version, c.AppVersion()
 		want := testutil.Must(render(t, source, fmt.Sprintf(everything, mode)))(t)
-		if !maps.Equal(packed, want) {
-			t.Errorf("by %s, what is packed makes other objects than its source", mode)
-		}
+		testutil.Holds(t, maps.Equal(packed, want),
+			"by %s, what is packed makes other objects than its source", mode)
 		testutil.Contains(t, packed["konnectivity/templates/server.yaml"], "image: konnectivity:"+c.AppVersion(),
 			"the server")
 	}
@@ -699,8 +690,6 @@ func TestPackedChart(t *testing.T) {
 
 func TestChartPassesLint(t *testing.T) {
 	for _, message := range lint.All(chartFolder, nil, controlPlane, true).Messages {
-		if message.Severity > support.InfoSev {
-			t.Error(message)
-		}
+		testutil.Holds(t, message.Severity <= support.InfoSev, "%v", message)
 	}
 }

@@ -19,9 +19,7 @@ import (
 func (p pod) container(t *testing.T, name string) corev1.Container {
 	t.Helper()
 	i := slices.IndexFunc(p.spec.Containers, func(c corev1.Container) bool { return c.Name == name })
-	if i < 0 {
-		t.Fatalf("%s has no container %s", p.folder, name)
-	}
+	testutil.Requires(t, i >= 0, "%s has no container %s", p.folder, name)
 	return p.spec.Containers[i]
 }
 
@@ -34,8 +32,7 @@ func egressConfig(t *testing.T, p pod) []byte {
 			continue
 		}
 		if v.ConfigMap == nil {
-			data := testutil.Must(os.ReadFile(filepath.Join(manifests, "sidecars/static-pod", filepath.Base(v.HostPath.Path))))(t)
-			return data
+			return testutil.Must(os.ReadFile(filepath.Join(manifests, "sidecars/static-pod", filepath.Base(v.HostPath.Path))))(t)
 		}
 		data := testutil.Must(p.configMap(v.ConfigMap.Name))(t)
 		return []byte(data["egress-selector-configuration.yaml"])
@@ -66,9 +63,8 @@ func TestEgressBySidecar(t *testing.T) {
 			t.Errorf("%s: kube-apiserver has %v and mounts %v", folder, config, c.VolumeMounts)
 		}
 		process, ports := w.sidecar(p, s)
-		if len(ports) != 0 || len(sidecar.Env) != 0 {
-			t.Errorf("%s: the sidecar has ports %v and the environment %v", folder, ports, sidecar.Env)
-		}
+		testutil.Holds(t, len(ports) == 0 && len(sidecar.Env) == 0,
+			"%s: the sidecar has ports %v and the environment %v", folder, ports, sidecar.Env)
 		before := dialed(t, agent)
 		all.askBySocket(t, w.egress)
 		testutil.AtLeast(t, dialed(t, agent), before+1, "%s: dials by the tunnel", folder)

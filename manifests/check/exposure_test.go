@@ -41,9 +41,8 @@ func TestServicesLeadToPods(t *testing.T) {
 		testutil.Equal(t, len(services), map[bool]int{false: 3, true: 4}[folder == hostedPeers], "%s: Services", folder)
 		for _, s := range services {
 			found := selects(t, pods(folder, objects), labels.SelectorFromSet(s.Spec.Selector))
-			if len(found) != 1 {
-				t.Fatalf("%s: Service %s selects %d workloads", folder, s.Name, len(found))
-			}
+			testutil.Requires(t, len(found) == 1,
+				"%s: Service %s selects %d workloads", folder, s.Name, len(found))
 			for _, port := range s.Spec.Ports {
 				testutil.Equal(t, portNamed(found[0].ours()[0], port.TargetPort.StrVal), port.Port,
 					"%s: Service %s: %s in the pod", folder, s.Name, port.Name)
@@ -60,9 +59,8 @@ func TestServicesLeadToPods(t *testing.T) {
 			}
 			// What only ready servers may have is the clients' alone: agents and other
 			// servers make servers ready, and monitoring must see those that are not.
-			if s.Spec.PublishNotReadyAddresses == (s.Name == "konnectivity-server-local") {
-				t.Errorf("%s: Service %s: publishNotReadyAddresses is %v", folder, s.Name, s.Spec.PublishNotReadyAddresses)
-			}
+			testutil.Holds(t, s.Spec.PublishNotReadyAddresses != (s.Name == "konnectivity-server-local"),
+				"%s: Service %s: publishNotReadyAddresses is %v", folder, s.Name, s.Spec.PublishNotReadyAddresses)
 		}
 		service := one[corev1.Service](t, objects, "konnectivity-server")
 		testutil.Equal(t, service.Spec.Ports[0].Name, "agent", "%s: the first port", folder)
@@ -93,9 +91,7 @@ var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 func TestExposureREADME(t *testing.T) {
 	text := testutil.Must(os.ReadFile(filepath.Join(manifests, "server/README.md")))(t)
 	blocks := yamlBlock.FindAllStringSubmatch(string(text), -1)
-	if len(blocks) != 1 {
-		t.Fatalf("the README has %d examples", len(blocks))
-	}
+	testutil.Requires(t, len(blocks) == 1, "the README has %d examples", len(blocks))
 	for _, folder := range exposed[2:] {
 		text := strings.Replace(blocks[0][1], "path/to/manifests/server/hosted-route", "../"+folder, 1)
 		checkExample(t, folder, example(t, nil, text))

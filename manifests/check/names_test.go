@@ -37,8 +37,7 @@ func selects(t *testing.T, in []pod, selector labels.Selector) (found []pod) {
 
 func selectorOf(t *testing.T, s metav1.LabelSelector) labels.Selector {
 	t.Helper()
-	selector := testutil.Must(metav1.LabelSelectorAsSelector(&s))(t)
-	return selector
+	return testutil.Must(metav1.LabelSelectorAsSelector(&s))(t)
 }
 
 // hasPort says whether a container of p has a port of that name.
@@ -82,9 +81,8 @@ func TestPoliciesMeanTheServer(t *testing.T) {
 	}
 	for _, rule := range policies[0].Spec.Ingress {
 		for _, port := range rule.Ports {
-			if !hasPort(server[0], port.Port.StrVal) {
-				t.Errorf("the network policy is about port %s, which the server has not", port.Port.StrVal)
-			}
+			testutil.Holds(t, hasPort(server[0], port.Port.StrVal),
+				"the network policy is about port %s, which the server has not", port.Port.StrVal)
 			own := len(rule.From) == 1 && rule.From[0].PodSelector != nil && rule.From[0].NamespaceSelector == nil
 			if port.Port.StrVal == "client" && !own {
 				t.Error("the port for clients is open to other namespaces")
@@ -146,9 +144,8 @@ func TestBothWaysMakeTheSameSecrets(t *testing.T) {
 	}
 	slices.Sort(byManager)
 	slices.Sort(byHand)
-	if len(byHand) != 5 || !slices.Equal(byManager, byHand) {
-		t.Errorf("cert-manager makes %v, konnectivity certs makes %v", byManager, byHand)
-	}
+	testutil.Holds(t, len(byHand) == 5 && slices.Equal(byManager, byHand),
+		"cert-manager makes %v, konnectivity certs makes %v", byManager, byHand)
 }
 
 // checkTwin compares a Certificate of cert-manager with a secret of konnectivity certs.
@@ -158,23 +155,19 @@ func checkTwin(t *testing.T, c *certmanager.Certificate, secret map[string][]byt
 		return
 	}
 	pair, err := tls.X509KeyPair(secret[corev1.TLSCertKey], secret[corev1.TLSPrivateKeyKey])
-	if err != nil {
-		t.Fatalf("%s: %v", c.Name, err)
-	}
+	testutil.Requires(t, err == nil, "%s: %v", c.Name, err)
 	if pair.Leaf.Subject.CommonName != c.Spec.CommonName || !slices.Equal(pair.Leaf.Subject.Organization, c.Spec.Subject.Organizations) {
 		t.Errorf("%s: subject is %v by hand", c.Name, pair.Leaf.Subject)
 	}
 	usage := map[x509.ExtKeyUsage]certmanager.KeyUsage{x509.ExtKeyUsageServerAuth: certmanager.UsageServerAuth, x509.ExtKeyUsageClientAuth: certmanager.UsageClientAuth}
-	if !slices.Contains(c.Spec.Usages, usage[pair.Leaf.ExtKeyUsage[0]]) {
-		t.Errorf("%s: usages %v by cert-manager, %v by hand", c.Name, c.Spec.Usages, pair.Leaf.ExtKeyUsage)
-	}
+	testutil.Holds(t, slices.Contains(c.Spec.Usages, usage[pair.Leaf.ExtKeyUsage[0]]),
+		"%s: usages %v by cert-manager, %v by hand", c.Name, c.Spec.Usages, pair.Leaf.ExtKeyUsage)
 	var roles []string
 	for _, uri := range pair.Leaf.URIs {
 		roles = append(roles, uri.String())
 	}
-	if len(roles) != 1 || !slices.Equal(roles, c.Spec.URIs) {
-		t.Errorf("%s: URIs %q by cert-manager, %q by hand", c.Name, c.Spec.URIs, roles)
-	}
+	testutil.Holds(t, len(roles) == 1 && slices.Equal(roles, c.Spec.URIs),
+		"%s: URIs %q by cert-manager, %q by hand", c.Name, c.Spec.URIs, roles)
 	for _, name := range c.Spec.DNSNames {
 		if !strings.HasSuffix(name, "example.com") && pair.Leaf.VerifyHostname(name) != nil {
 			t.Errorf("%s: %s is in it by cert-manager only", c.Name, name)
@@ -297,9 +290,7 @@ func TestServiceAccountsAndRoles(t *testing.T) {
 func only(t *testing.T, folder string) (pod, corev1.Container) {
 	t.Helper()
 	found := pods(folder, build(t, folder))
-	if len(found) != 1 {
-		t.Fatalf("%s has %d pods", folder, len(found))
-	}
+	testutil.Requires(t, len(found) == 1, "%s has %d pods", folder, len(found))
 	return found[0], found[0].ours()[0]
 }
 
@@ -382,9 +373,7 @@ func TestEgressSelectorOfTheStaticPod(t *testing.T) {
 // once for each namespace that has the monitor.
 func checkOwnNamespace(t *testing.T, name string, s monitoring.NamespaceSelector) {
 	t.Helper()
-	if s.Any || len(s.MatchNames) > 0 {
-		t.Errorf("%s looks into other namespaces: %+v", name, s)
-	}
+	testutil.Holds(t, !s.Any && len(s.MatchNames) <= 0, "%s looks into other namespaces: %+v", name, s)
 }
 
 func TestMonitorsFindEverything(t *testing.T) {

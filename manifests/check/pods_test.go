@@ -34,9 +34,8 @@ var drains = map[string]struct {
 // program is the name of the binary that c runs.
 func program(t *testing.T, c corev1.Container) string {
 	t.Helper()
-	if len(c.Command) == 0 || !strings.HasPrefix(c.Command[0], "/usr/bin/") {
-		t.Fatalf("%s: command %v is none of the image's", c.Name, c.Command)
-	}
+	testutil.Requires(t, len(c.Command) != 0 && strings.HasPrefix(c.Command[0], "/usr/bin/"),
+		"%s: command %v is none of the image's", c.Name, c.Command)
 	return strings.TrimPrefix(c.Command[0], "/usr/bin/")
 }
 
@@ -96,9 +95,7 @@ func TestPods(t *testing.T) {
 		}
 		for _, c := range p.ours() {
 			for what, wrong := range faults {
-				if wrong(p, c) {
-					t.Errorf("%s: %s %s", p.folder, c.Name, what)
-				}
+				testutil.Holds(t, !wrong(p, c), "%s: %s %s", p.folder, c.Name, what)
 			}
 			for _, fault := range unsafe(p.spec.SecurityContext, c.SecurityContext) {
 				t.Errorf("%s: %s %s", p.folder, c.Name, fault)
@@ -183,9 +180,8 @@ func checkPorts(t *testing.T, p pod, c corev1.Container) {
 	t.Helper()
 	for _, port := range c.Ports {
 		number := strconv.Itoa(int(port.ContainerPort))
-		if !opens(c, port.ContainerPort) {
-			t.Errorf("%s: %s declares port %s, and no flag opens it", p.folder, c.Name, number)
-		}
+		testutil.Holds(t, opens(c, port.ContainerPort),
+			"%s: %s declares port %s, and no flag opens it", p.folder, c.Name, number)
 		for _, other := range p.spec.Containers {
 			for _, o := range other.Ports {
 				if other.Name != c.Name && (o.ContainerPort == port.ContainerPort || o.Name == port.Name) {
@@ -224,9 +220,8 @@ func portNamed(c corev1.Container, name string) int32 {
 func TestServersAreReplicated(t *testing.T) {
 	for _, d := range each[appsv1.Deployment](build(t, "server/hosted")) {
 		a := d.Spec.Template.Spec.Affinity
-		if *d.Spec.Replicas < 3 || a == nil || a.PodAntiAffinity == nil {
-			t.Errorf("%s has %d replicas, affinity %v", d.Name, *d.Spec.Replicas, a)
-		}
+		testutil.Holds(t, *d.Spec.Replicas >= 3 && a != nil && a.PodAntiAffinity != nil,
+			"%s has %d replicas, affinity %v", d.Name, *d.Spec.Replicas, a)
 		// The new pod is not ready before an agent found it: none may go first.
 		testutil.Equal(t, d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntVal, 0,
 			"servers that a rollout may take away before their successors are ready")
@@ -267,9 +262,8 @@ func TestAgentsHandOver(t *testing.T) {
 		found++
 		c, folder := p.ours()[0], p.spec.InitContainers[0]
 		update := each[appsv1.DaemonSet](build(t, p.folder))[0].Spec.UpdateStrategy.RollingUpdate
-		if update.MaxUnavailable.String() != "0" || update.MaxSurge.String() != "10%" {
-			t.Errorf("%s: %v", p.folder, update)
-		}
+		testutil.Holds(t, update.MaxUnavailable.String() == "0" && update.MaxSurge.String() == "10%",
+			"%s: %v", p.folder, update)
 		testutil.Equal(t, len(c.Ports), 0, "%s: ports, which two pods cannot both have", p.folder)
 		env := c.Env[slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return "$("+e.Name+")" == argument(c, "agent-id") })]
 		testutil.Equal(t, env.ValueFrom.FieldRef.FieldPath, "spec.nodeName", "%s: the agent's id", p.folder)
@@ -279,9 +273,8 @@ func TestAgentsHandOver(t *testing.T) {
 		}) {
 			t.Errorf("%s: another cluster's agents may have %s, too", p.folder, socket)
 		}
-		if path.Dir(socket) == "/run/konnectivity-agent" {
-			t.Errorf("%s: the package's unit has the folder of %s, and systemd removes it", p.folder, socket)
-		}
+		testutil.Holds(t, path.Dir(socket) != "/run/konnectivity-agent",
+			"%s: the package's unit has the folder of %s, and systemd removes it", p.folder, socket)
 		shared := slices.IndexFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })
 		for _, c := range []corev1.Container{c, folder} {
 			if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {

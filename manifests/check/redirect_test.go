@@ -24,9 +24,7 @@ const proxyless = "sidecars/examples/prometheus-transparent"
 func redirector(t *testing.T, p pod) corev1.Container {
 	t.Helper()
 	i := slices.IndexFunc(p.spec.InitContainers, func(c corev1.Container) bool { return c.Name == "konnectivity-redirect" })
-	if i < 0 {
-		t.Fatalf("%s redirects nothing", p.folder)
-	}
+	testutil.Requires(t, i >= 0, "%s redirects nothing", p.folder)
 	return p.spec.InitContainers[i]
 }
 
@@ -45,13 +43,10 @@ func TestRedirectingExample(t *testing.T) {
 			t.Errorf("%s may run as the sidecar's user, so nothing of it is redirected", c.Name)
 		}
 	}
-	if sidecar.StartupProbe == nil {
-		t.Error("the program may start before the sidecar")
-	}
+	testutil.Holds(t, sidecar.StartupProbe != nil, "the program may start before the sidecar")
 	s := redirect.SecurityContext
-	if *s.RunAsUser != 0 || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) {
-		t.Error("it may not set rules")
-	}
+	testutil.Holds(t, *s.RunAsUser == 0 && slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}),
+		"it may not set rules")
 	s = s.DeepCopy() // but for these two, it is as restricted as others
 	s.RunAsNonRoot, s.Capabilities.Add = sidecar.SecurityContext.RunAsNonRoot, nil
 	testutil.Equal(t, len(unsafe(nil, s)), 0, "faults, of %v", unsafe(nil, s))

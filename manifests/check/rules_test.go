@@ -24,9 +24,8 @@ var promtool = flag.String("promtool", "", "run the tests that need promtool, wi
 func rules(t *testing.T) monitoring.PrometheusRuleSpec {
 	t.Helper()
 	found := each[monitoring.PrometheusRule](build(t, "monitoring"))
-	if len(found) != 1 || len(found[0].Spec.Groups) == 0 {
-		t.Fatalf("%d objects with rules", len(found))
-	}
+	testutil.Requires(t, len(found) == 1 && len(found[0].Spec.Groups) != 0,
+		"%d objects with rules", len(found))
 	return found[0].Spec
 }
 

@@ -147,9 +147,8 @@ func (w *world) value(p pod, e corev1.EnvVar) string {
 		return map[string]string{"metadata.name": "pod-0", "metadata.namespace": controlPlane, "spec.nodeName": "node-0"}[e.ValueFrom.FieldRef.FieldPath]
 	}
 	data, err := p.configMap(e.ValueFrom.ConfigMapKeyRef.Name)
-	if err != nil || data[e.ValueFrom.ConfigMapKeyRef.Key] == "" {
-		w.t.Errorf("%s: variable %s: %v", p.folder, e.Name, err)
-	}
+	testutil.Holds(w.t, err == nil && data[e.ValueFrom.ConfigMapKeyRef.Key] != "",
+		"%s: variable %s: %v", p.folder, e.Name, err)
 	return data[e.ValueFrom.ConfigMapKeyRef.Key]
 }
 
@@ -160,9 +159,7 @@ func expand(t *testing.T, text string, values map[string]string) string {
 	t.Helper()
 	return reference.ReplaceAllStringFunc(text, func(r string) string {
 		value := values[r[2:len(r)-1]]
-		if value == "" {
-			t.Errorf("%s: %s has no value", text, r)
-		}
+		testutil.Holds(t, value != "", "%s: %s has no value", text, r)
 		return value
 	})
 }
@@ -186,8 +183,7 @@ func (w *world) ready(p *suite.Process, probe *corev1.Probe, port int) {
 func (w *world) run(p pod, c corev1.Container, moved func(paths *strings.Replacer) []string) *suite.Process {
 	w.t.Helper()
 	args, env, paths := w.place(p, c)
-	process := testutil.Must(w.suite.Run(program(w.t, c), env, slices.Concat(c.Command[1:], args, moved(paths))...))(w.t)
-	return process
+	return testutil.Must(w.suite.Run(program(w.t, c), env, slices.Concat(c.Command[1:], args, moved(paths))...))(w.t)
 }
 
 // server starts the server of a kustomization, until it lives.
@@ -276,9 +272,8 @@ func TestControlPlaneAgentsHaveTheirCertificatesName(t *testing.T) {
 	text := testutil.Must(os.ReadFile("../../docs/enrolment.md"))(t)
 	_, flag, _ := strings.Cut(string(text), "controlPlaneAgent.extraArgs={")
 	flag, _, _ = strings.Cut(flag, "}")
-	if !strings.Contains(string(text), "value: "+flag+"\n") {
-		t.Fatalf("chart and kustomization are to add different flags: %q", flag)
-	}
+	testutil.Requires(t, strings.Contains(string(text), "value: "+flag+"\n"),
+		"chart and kustomization are to add different flags: %q", flag)
 	w := newWorld(t)
 	p, c := only(t, "server/hosted")
 	s := w.serve(p, c, "--agent-id-policy=certificate")
@@ -311,9 +306,7 @@ func TestServersForward(t *testing.T) {
 	p, c := only(t, hostedPeers)
 	ports := w.ports(2)
 	i := slices.Index(c.Args, "--peer-servers=konnectivity-server-peers:8097")
-	if i < 0 {
-		t.Fatalf("its arguments are %q", c.Args)
-	}
+	testutil.Requires(t, i >= 0, "its arguments are %q", c.Args)
 	c.Args[i] = "--peer-servers=" + suite.Loopback(ports[0]) + "," + suite.Loopback(ports[1]) // what the name resolves to
 	var servers []*suite.Server
 	for i, port := range ports {
@@ -332,9 +325,7 @@ func dialed(t *testing.T, a *suite.Agent) (n int) {
 	defer res.Body.Close()
 	text := testutil.Must(io.ReadAll(res.Body))(t)
 	count := regexp.MustCompile(`(?m)^konnectivity_network_proxy_agent_dial_duration_seconds_count (\d+)$`).FindSubmatch(text)
-	if count == nil {
-		t.Fatal("the agent does not count dials")
-	}
+	testutil.Requires(t, count != nil, "the agent does not count dials")
 	_, _ = fmt.Sscan(string(count[1]), &n)
 	return n
 }

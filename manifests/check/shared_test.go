@@ -44,9 +44,8 @@ func TestSharedServerServesItsTenant(t *testing.T) {
 	testutil.NoError(t, err)
 	testutil.NoError(t, suite.WaitReady(agent, "http://"+suite.Loopback(port)+"/readyz"))
 	out, err := exec.Command(programs.Path("konnectivity"), "tenants", "check", filepath.Join(w.certs.dir, "tenants", tenant), "--server-admin="+suite.Loopback(s.AdminPort)).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "1 agent and 0 clients are connected") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	testutil.Holds(t, err == nil && strings.Contains(string(out), "1 agent and 0 clients are connected"),
+		"%v\n%s", err, out)
 	w.stop(agent)
 	w.stop(s.Process)
 }
@@ -69,9 +68,7 @@ func TestSharedServer(t *testing.T) {
 	for _, folder := range shared {
 		objects := build(t, folder)
 		found := pods(folder, objects)
-		if len(found) != 1 {
-			t.Fatalf("%s has %d workloads", folder, len(found))
-		}
+		testutil.Requires(t, len(found) == 1, "%s has %d workloads", folder, len(found))
 		server, c := found[0], found[0].ours()[0]
 		i := slices.IndexFunc(server.spec.Volumes, func(v corev1.Volume) bool { return v.Name == "tenants" })
 		if at := argument(c, "tenants-dir"); folder != sharedSecrets && (i < 0 || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "tenants" && m.MountPath == at })) {

@@ -136,9 +136,7 @@ func fetch(t *testing.T, transport *http.Transport, target string) {
 // example's own arguments and variables, to a server that only the agent dials.
 func TestSidecarExamples(t *testing.T) {
 	examples, err := filepath.Glob(filepath.Join(manifests, "sidecars/examples/*"))
-	if err != nil || len(examples) < 10 {
-		t.Fatalf("%v, %v", examples, err)
-	}
+	testutil.Requires(t, err == nil && len(examples) >= 10, "%v, %v", examples, err)
 	w := newWorld(t)
 	s := w.server("server/hosted")
 	agent := w.agent("agent/daemonset", s)
@@ -161,14 +159,11 @@ func (w *world) example(p pod, s *suite.Server, agent *suite.Agent, all targets)
 	t := w.t
 	process, moved := w.sidecar(p, s)
 	told := proxies(t, p)
-	if len(told) == 0 {
-		t.Fatalf("%s is told of no proxy", p.name)
-	}
+	testutil.Requires(t, len(told) != 0, "%s is told of no proxy", p.name)
 	for variable, text := range told {
 		proxy, err := url.Parse(text)
-		if err != nil || proxy.Hostname() != "127.0.0.1" || moved[proxy.Port()] == 0 {
-			t.Fatalf("%s=%s: the sidecar is not there (%v, %v)", variable, text, slices.Sorted(maps.Keys(moved)), err)
-		}
+		testutil.Requires(t, err == nil && proxy.Hostname() == "127.0.0.1" && moved[proxy.Port()] != 0,
+			"%s=%s: the sidecar is not there (%v, %v)", variable, text, slices.Sorted(maps.Keys(moved)), err)
 		proxy.Host = suite.Loopback(moved[proxy.Port()])
 		before := dialed(t, agent)
 		all.ask(t, variable, proxy)

@@ -21,9 +21,8 @@ func socketFolder(t *testing.T, p pod, container string) (host *corev1.HostPathV
 	t.Helper()
 	i := slices.IndexFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.Name == socketVolume })
 	j := slices.IndexFunc(p.spec.Containers, func(c corev1.Container) bool { return c.Name == container })
-	if i < 0 || j < 0 {
-		t.Fatalf("%s has no volume %s or no container %s", p.folder, socketVolume, container)
-	}
+	testutil.Requires(t, i >= 0 && j >= 0,
+		"%s has no volume %s or no container %s", p.folder, socketVolume, container)
 	for _, m := range p.spec.Containers[j].VolumeMounts {
 		if m.Name == socketVolume {
 			return p.spec.Volumes[i].HostPath, m.MountPath
@@ -40,9 +39,8 @@ func TestSocketClient(t *testing.T) {
 	shared, server := only(t, sharedPod)
 	from, mounted := socketFolder(t, client, "csi-driver")
 	to, folder := socketFolder(t, shared, server.Name)
-	if to == nil || from == nil || from.Path != to.Path {
-		t.Fatalf("the client has the socket's folder from %v, the server from %v", from, to)
-	}
+	testutil.Requires(t, to != nil && from != nil && from.Path == to.Path,
+		"the client has the socket's folder from %v, the server from %v", from, to)
 	named := client.spec.Containers[0].Env[0].Value
 	testutil.Equal(t, strings.Replace(named, mounted, folder, 1), argument(server, "uds-name"), "the client dials")
 	if groups := client.spec.SecurityContext.SupplementalGroups; !slices.Contains(groups, *server.SecurityContext.RunAsGroup) {

@@ -104,9 +104,7 @@ func pagesOf(t *testing.T, page string) (all []string) {
 func (w *world) isItsNodeAlone() {
 	t := w.t
 	bundles := must(filepath.Glob(w.dir + "/node-1/kubelet/pods/*/volumes/kubernetes.io~projected/agent/agent.pem"))(t)
-	if len(bundles) != 1 {
-		t.Fatalf("credentials are %q", bundles)
-	}
+	testutil.Requires(t, len(bundles) == 1, "credentials are %q", bundles)
 	text := must(os.ReadFile(bundles[0]))(t)
 	pair := must(tls.X509KeyPair(text, text))(t)
 	if block, _ := pem.Decode(text); block.Type != "PRIVATE KEY" || pair.Leaf.Subject.String() != "CN=node-1" {
@@ -114,9 +112,7 @@ func (w *world) isItsNodeAlone() {
 	}
 	trust := must(os.ReadFile(filepath.Dir(bundles[0]) + "/ca.crt"))(t)
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(trust) {
-		t.Errorf("the bundle of CAs is %q", trust)
-	}
+	testutil.Holds(t, roots.AppendCertsFromPEM(trust), "the bundle of CAs is %q", trust)
 	for id, want := range map[string]string{"node-2": "may not have the id", "node-1": "connected to server"} {
 		agent := w.start("agent", "nsenter", "--net="+nodesNet, filepath.Join(w.installed, "bin", "konnectivity-agent"), "--agent-id="+id,
 			"--proxy-server-host="+outsideIP, "--ca-cert="+filepath.Dir(bundles[0])+"/ca.crt", "--agent-cert="+bundles[0], "--agent-key="+bundles[0],

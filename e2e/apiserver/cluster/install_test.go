@@ -78,9 +78,7 @@ func blocks(t *testing.T) (all []string) {
 	for _, b := range fence.FindAllStringSubmatch(section, -1) {
 		all = append(all, turn.ReplaceAllString(b[1], ""))
 	}
-	if len(all) != 2 {
-		t.Fatalf("the README has %d ways", len(all))
-	}
+	testutil.Requires(t, len(all) == 2, "the README has %d ways", len(all))
 	return all
 }
 
@@ -88,9 +86,7 @@ func blocks(t *testing.T) (all []string) {
 func block(t *testing.T, readme string) string {
 	t.Helper()
 	found := fence.FindStringSubmatch(source(t, readme))
-	if found == nil {
-		t.Fatalf("%s has no block", readme)
-	}
+	testutil.Requires(t, found != nil, "%s has no block", readme)
 	return found[1]
 }
 

@@ -134,9 +134,7 @@ func bootByTheTunnel(t *testing.T, apiServers string) *machine {
 	w := newControlPlanes(t, "https://"+hiddenIP+":6443", "clusterIP: "+hiddenIP, "--advertise-address=172.20.0.1")
 	shell(t, etcOfItsOwn)
 	steps := fence.FindAllStringSubmatch(source(t, "docs/one-name.md"), -1)
-	if len(steps) != 4 {
-		t.Fatalf("the page has %d steps", len(steps))
-	}
+	testutil.Requires(t, len(steps) == 4, "the page has %d steps", len(steps))
 	dir := w.unpack()
 	write(t, dir+"/my-node/kustomization.yaml", steps[0][1])
 	node := w.nodes.newNode("node-1", nodeIP, nodeIP6, "245")
