@@ -95,9 +95,8 @@ func TestRoutes(t *testing.T) {
 		{guestDNS, "bad host:80", "!bad_address", "", ""},
 	} {
 		got, trace := reached(t, front(c.policy), c.address)
-		if got != c.want || trace.Route != c.route || trace.Resolved != c.resolved {
-			t.Errorf("%+v, %s: %q by %+v, want %q by %s %s", c.policy, c.address, got, trace, c.want, c.route, c.resolved)
-		}
+		testutil.Holds(t, got == c.want && trace.Route == c.route && trace.Resolved == c.resolved,
+			"%+v, %s: %q by %+v, want %q by %s %s", c.policy, c.address, got, trace, c.want, c.route, c.resolved)
 	}
 }
 
@@ -294,9 +293,8 @@ func TestBadOptions(t *testing.T) {
 		opt := w.opt
 		change(&opt)
 		a, err := New(opt)
-		if err == nil || a != nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v", name, err)
-		}
+		testutil.Holds(t, err != nil && a == nil && !strings.Contains(err.Error(), "hunter2"),
+			"%s: %v", name, err)
 		var option *OptionError
 		if name != "HTTPS_PROXY" && !errors.As(err, &option) {
 			t.Errorf("%s: the error does not say which option: %v", name, err)

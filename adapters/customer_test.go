@@ -18,8 +18,7 @@ import (
 
 func mustURL(t testing.TB, text string) *url.URL {
 	t.Helper()
-	u := testutil.Must(url.Parse(text))(t)
-	return u
+	return testutil.Must(url.Parse(text))(t)
 }
 
 // web answers every request with its name.

@@ -164,16 +164,14 @@ func TestProxyDialerFailures(t *testing.T) {
 				real = c.proxy.start(t)
 			}
 			w := &proxyDialer{connect.Dialer{Proxy: p, Via: tcp(real), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}, "customer proxy"}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
+			ctx := testutil.Context(t)
 			if c.failure == tunnel.FailTimeout {
 				ctx = deadline{ctx, over}
 			}
 			_, err := w.Dial(ctx, tunnel.NewFlow("tcp", "www.example:443"))
 			var typed *tunnel.DialError
-			if !errors.As(err, &typed) || typed.Failure != c.failure || typed.Text() != c.reason {
-				t.Errorf("%v, want %v %q", err, c.failure, c.reason)
-			}
+			testutil.Holds(t, errors.As(err, &typed) && typed.Failure == c.failure && typed.Text() == c.reason,
+				"%v, want %v %q", err, c.failure, c.reason)
 			if err != nil && strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("a secret in %q", err)
 			}

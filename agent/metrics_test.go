@@ -25,8 +25,7 @@ import (
 
 func mustMetrics(t *testing.T) *metrics {
 	t.Helper()
-	m := testutil.Must(newMetrics(Options{Registerer: prometheus.NewRegistry(), Log: logging.Silent()}))(t)
-	return m
+	return testutil.Must(newMetrics(Options{Registerer: prometheus.NewRegistry(), Log: logging.Silent()}))(t)
 }
 
 // kept is what upstream's agent exposes: name, type, labels and help

@@ -132,8 +132,7 @@ func (s *testServer) accept(h2 *connListener) {
 		}
 		s.done.Go(func() {
 			conn := tls.Server(link.Buffered(raw), s.config)
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
+			ctx := testutil.Context(s.t)
 			if conn.HandshakeContext(ctx) != nil {
 				_ = raw.Close()
 				return

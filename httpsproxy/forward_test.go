@@ -99,9 +99,7 @@ func sameLines(t *testing.T, got, want []string) {
 		}
 	}
 	for l, n := range missing {
-		if n > 0 {
-			t.Errorf("line %q is missing", l)
-		}
+		testutil.Holds(t, n <= 0, "line %q is missing", l)
 	}
 }
 
@@ -509,9 +507,8 @@ func TestOptionsForAServer(t *testing.T) {
 			w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 7\r\n\r\n", next)
 			_ = w.response("OPTIONS")
 			head := receive(t, "the request", heads)
-			if head[0] != want || !strings.Contains(strings.Join(head, "\n"), "Max-Forwards: 6") {
-				t.Errorf("%q; want %q", head, want)
-			}
+			testutil.Holds(t, head[0] == want && strings.Contains(strings.Join(head, "\n"), "Max-Forwards: 6"),
+				"%q; want %q", head, want)
 			w.send("OPTIONS http://%s? HTTP/1.1\r\nHost: x\r\n\r\n", next) // which is no longer for the whole server
 			_ = w.response("OPTIONS")
 			head = receive(t, "the request", heads)

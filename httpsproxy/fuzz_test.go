@@ -30,9 +30,8 @@ func FuzzConnectTarget(f *testing.F) {
 	c := &client{conn: tunnel.Wrap(local)}
 	f.Fuzz(func(t *testing.T, authority string) {
 		address, refused := connectTarget(c, &http.Request{RequestURI: authority})
-		if (address == "") == (refused == nil) {
-			t.Fatalf("%q: address %q, refusal %v", authority, address, refused)
-		}
+		testutil.Requires(t, (address == "") != (refused == nil),
+			"%q: address %q, refusal %v", authority, address, refused)
 		if refused != nil {
 			if refused.status < 400 || refused.text == "" || strings.ContainsAny(refused.text, "\r\n") {
 				t.Fatalf("%q: refusal %+v", authority, refused)
@@ -40,9 +39,8 @@ func FuzzConnectTarget(f *testing.F) {
 			return
 		}
 		host, port, err := tunnel.SplitAddress(address)
-		if err != nil || strings.ContainsAny(address, " \r\n\t\x00/@") {
-			t.Fatalf("%q: address %q, %v", authority, address, err)
-		}
+		testutil.Requires(t, err == nil && !strings.ContainsAny(address, " \r\n\t\x00/@"),
+			"%q: address %q, %v", authority, address, err)
 		if want, _, _ := tunnel.SplitAddress(authority); want != host || port == 0 {
 			t.Fatalf("%q: address %q", authority, address)
 		}

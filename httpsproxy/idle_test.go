@@ -26,8 +26,7 @@ import (
 // newServer is a Server whose plain requests go the same way as CONNECT.
 func newServer(t *testing.T, o front.Options) *Server {
 	t.Helper()
-	s := testutil.Must(New(Options{Options: o, Forward: o.Forwarder.Dialer, Transport: new(http.Transport)}))(t)
-	return s
+	return testutil.Must(New(Options{Options: o, Forward: o.Forwarder.Dialer, Transport: new(http.Transport)}))(t)
 }
 
 // byPipe reaches a destination that handle serves behind the header of its first request.
@@ -77,9 +76,8 @@ func TestIdleBoundsPlainExchanges(t *testing.T) {
 		_, _ = io.WriteString(client, "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
 		resp := testutil.Must(http.ReadResponse(bufio.NewReader(client), nil))(t)
 		got, err := io.ReadAll(resp.Body)
-		if string(got) != "xxxxx" || err == nil || os.IsTimeout(err) {
-			t.Errorf("read %q, %v; want all that came and a broken end", got, err)
-		}
+		testutil.Holds(t, string(got) == "xxxxx" && err != nil && !os.IsTimeout(err),
+			"read %q, %v; want all that came and a broken end", got, err)
 		testutil.Equal(t, time.Since(began), 4*(idle-time.Second)+idle, "time until it ended")
 	})
 }

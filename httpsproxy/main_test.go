@@ -152,9 +152,7 @@ func (w *wire) send(format string, v ...any) {
 func (w *wire) line() string {
 	w.t.Helper()
 	s, err := w.r.ReadString('\n')
-	if err != nil {
-		w.t.Fatalf("read a line: %v after %q", err, s)
-	}
+	testutil.Requires(w.t, err == nil, "read a line: %v after %q", err, s)
 	return strings.TrimRight(s, "\r\n")
 }
 
@@ -173,8 +171,7 @@ func (w *wire) head() (status string, header []string) {
 
 func (w *wire) response(method string) *http.Response {
 	w.t.Helper()
-	resp := testutil.Must(http.ReadResponse(w.r, &http.Request{Method: method}))(w.t)
-	return resp
+	return testutil.Must(http.ReadResponse(w.r, &http.Request{Method: method}))(w.t)
 }
 
 // answered wants a status, and returns the content. The connection goes on.

@@ -44,9 +44,8 @@ func TestTraceParentFollowsTheDial(t *testing.T) {
 			}
 			p.transport.CloseIdleConnections()
 			id, span := receive(t, "the dial's id", ids), receive(t, "its parent", parents)
-			if (id == trace) != kept || id == "" || (span == 0xb7ad6b7169203331) != kept {
-				t.Errorf("%s with %q runs under %q and %x", kind, parent, id, span)
-			}
+			testutil.Holds(t, (id == trace) == kept && id != "" && (span == 0xb7ad6b7169203331) == kept,
+				"%s with %q runs under %q and %x", kind, parent, id, span)
 		}
 	}
 }

@@ -300,9 +300,7 @@ func TestCertificatesTakeOfTheBudget(t *testing.T) {
 			in++
 		}
 	}
-	if in < 3 || in > 7 { // of some 170 KiB each
-		t.Errorf("%d links got in", in)
-	}
+	testutil.Holds(t, in >= 3 && in <= 7, "%d links got in", in) // of some 170 KiB each
 	r.givesBack(r.opts.Budget.Used)
 }
 

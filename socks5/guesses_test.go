@@ -21,8 +21,7 @@ func newCredentials(t *testing.T) *Credentials {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "users")
 	testutil.NoError(t, os.WriteFile(file, []byte("anna:secret\n"), 0o600))
-	c := testutil.Must(LoadCredentials(file, logging.Silent()))(t)
-	return c
+	return testutil.Must(LoadCredentials(file, logging.Silent()))(t)
 }
 
 func from(address string) net.Addr {

@@ -56,9 +56,8 @@ func TestPipelinedBytes(t *testing.T) {
 				_ = c.CloseWrite()
 			}()
 			got, err := io.ReadAll(c)
-			if err != nil || len(got) < 12 || !bytes.Equal(got[12:], payload) {
-				t.Errorf("%d bytes ahead, dial of %v: got %d bytes, %v", size, delay, len(got), err)
-			}
+			testutil.Holds(t, err == nil && len(got) >= 12 && bytes.Equal(got[12:], payload),
+				"%d bytes ahead, dial of %v: got %d bytes, %v", size, delay, len(got), err)
 			_ = s.stop()
 		}
 	}

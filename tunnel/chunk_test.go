@@ -47,9 +47,8 @@ func TestChunkQueueModel(t *testing.T) {
 			case 3:
 				p := make([]byte, r.IntN(6<<10))
 				n := q.Read(p)
-				if n != min(len(p), want.Len()) || !bytes.Equal(p[:n], want.Next(n)) {
-					t.Fatalf("seed %d: other bytes are read than came", seed)
-				}
+				testutil.Requires(t, n == min(len(p), want.Len()) && bytes.Equal(p[:n], want.Next(n)),
+					"seed %d: other bytes are read than came", seed)
 			default:
 				dst := make([]tunnel.Chunk, 1+r.IntN(3))
 				held := q.Held()
@@ -58,9 +57,8 @@ func TestChunkQueueModel(t *testing.T) {
 					t.Fatalf("seed %d: nothing is taken of %d bytes", seed, want.Len())
 				}
 				for _, c := range dst[:n] {
-					if !bytes.Equal(c.Bytes(), want.Next(c.Len())) {
-						t.Fatalf("seed %d: other bytes are taken than came", seed)
-					}
+					testutil.Requires(t, bytes.Equal(c.Bytes(), want.Next(c.Len())),
+						"seed %d: other bytes are taken than came", seed)
 					held -= c.Size()
 				}
 				testutil.Equal(t, q.Held(), held, "seed %d: what is held behind it", seed)

@@ -54,9 +54,7 @@ func specified(t *testing.T, heading string) map[string]string {
 	t.Helper()
 	spec := testutil.Must(os.ReadFile("../docs/link-protocol.md"))(t)
 	_, rows, found := strings.Cut(string(spec), "| "+heading+" | label | why |\n|---|---|---|\n")
-	if !found {
-		t.Fatalf("the table %q is not where it was", heading)
-	}
+	testutil.Requires(t, found, "the table %q is not where it was", heading)
 	rows, _, _ = strings.Cut(rows, "\n\n")
 	labels := map[string]string{}
 	for row := range strings.Lines(rows) {
@@ -71,9 +69,8 @@ func TestCodesMatchSpecification(t *testing.T) {
 	codes, failures := specified(t, "reset"), specified(t, "failure of a dial")
 	same := func(n uint16, label string, want map[string]string) {
 		key := fmt.Sprint(n)
-		if label == "" || want[key] != label {
-			t.Errorf("%s is %q here, %q in the specification", key, label, want[key])
-		}
+		testutil.Holds(t, label != "" && want[key] == label,
+			"%s is %q here, %q in the specification", key, label, want[key])
 		delete(want, key)
 	}
 	for c := range tunnel.Codes() {

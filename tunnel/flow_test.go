@@ -65,9 +65,8 @@ func TestTryIsSeparateUntilItsResultIsTaken(t *testing.T) {
 	asked, found := f.Request, f.Result
 	try := f.To("10.0.0.1:1")
 	asked.Address = "10.0.0.1:1"
-	if try.Request != asked || try.Span != f.Span || try.Result != found || try.Tenant() != "t" {
-		t.Errorf("a try has %+v", try)
-	}
+	testutil.Holds(t, try.Request == asked && try.Span == f.Span && try.Result == found && try.Tenant() == "t",
+		"a try has %+v", try)
 	try.Hop, try.Resolved = tunnel.Direct, "10.0.0.1:1"
 	testutil.Equal(t, f.Result, found, "what f has before it takes a result")
 	f.TakeResult(try)

@@ -291,9 +291,8 @@ func TestOutagesAreLoggedOnce(t *testing.T) {
 			got = append(got, e.Message)
 		}
 		for i, want := range said {
-			if i >= len(got) || !strings.Contains(got[i], want) {
-				t.Errorf("line %d: want %q in %q", i, want, got)
-			}
+			testutil.Holds(t, i < len(got) && strings.Contains(got[i], want),
+				"line %d: want %q in %q", i, want, got)
 		}
 		testutil.Equal(t, len(got), len(said), "lines of %q", got)
 	}

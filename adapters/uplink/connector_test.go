@@ -65,9 +65,7 @@ func TestLongIDsOfServersAreRefused(t *testing.T) {
 		if err == nil {
 			_ = s.Close()
 		}
-		if (err == nil) != ok {
-			t.Errorf("%d bytes too many: %v", more, err)
-		}
+		testutil.Holds(t, (err == nil) == ok, "%d bytes too many: %v", more, err)
 	}
 }
 

@@ -64,12 +64,10 @@ func TestResumeAsksEveryServerForTheAgentThatKnows(t *testing.T) {
 		_, err := s.dial(t.Context(), f)
 		return f, err
 	}
-	f, err := open("", 0)
-	testutil.NoError(t, err)
+	f := testutil.Must(open("", 0))(t)
 	knows := f.Hop.ID
 	for epoch, first := range []string{"a", "b"} {
-		f, err := open(first, uint32(epoch+1))
-		testutil.NoError(t, err)
+		f := testutil.Must(open(first, uint32(epoch+1)))(t)
 		testutil.Equal(t, f.Hop.ID, knows, "the server by which it was resumed")
 	}
 }

@@ -92,8 +92,7 @@ func TestFailuresComeTyped(t *testing.T) {
 // tlsFiles is a client without certificates in place.
 func tlsFiles(t *testing.T) ClientTLS {
 	dir := t.TempDir()
-	src := testutil.Must(tlsreload.New(tlsreload.Files{Cert: dir + "/tls.crt", Key: dir + "/tls.key", CA: dir + "/ca.crt"}, tlsreload.Options{Name: "server", Lenient: true}))(t)
-	return src
+	return testutil.Must(tlsreload.New(tlsreload.Files{Cert: dir + "/tls.crt", Key: dir + "/tls.key", CA: dir + "/ca.crt"}, tlsreload.Options{Name: "server", Lenient: true}))(t)
 }
 
 // stranger is a client whose certificate no server knows.

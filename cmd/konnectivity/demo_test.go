@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"konnectivity/internal/testutil"
 )
@@ -15,8 +13,7 @@ func TestDemoEndsWithAnyPart(t *testing.T) {
 	d := testutil.Must(newDemo(t.TempDir()))(t)
 	d.log.SetOutput(io.Discard)
 	_ = d.ports.agents.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := testutil.Context(t)
 	if err := d.serve(ctx); ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), d.ports.agents.Addr().String()) {
 		t.Errorf("%v, %v", err, ctx.Err())
 	}

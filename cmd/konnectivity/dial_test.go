@@ -177,9 +177,8 @@ func TestDialVerboseSaysNothingUnknown(t *testing.T) {
 		lines = lines[:len(lines)-1] // the error, as without -v
 		testutil.Equal(t, len(lines), len(want), "lines of\n%s", stderr)
 		for i := range min(len(lines), len(want)) {
-			if !strings.Contains(lines[i], want[i]) {
-				t.Errorf("%s: no %q in line %d of\n%s", way, want[i], i+1, stderr)
-			}
+			testutil.Holds(t, strings.Contains(lines[i], want[i]),
+				"%s: no %q in line %d of\n%s", way, want[i], i+1, stderr)
 		}
 	}
 }

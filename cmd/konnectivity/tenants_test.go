@@ -347,8 +347,7 @@ func TestStatusOverTLS(t *testing.T) {
 	ca := testutil.Must(pki.NewCA("ca"))(t)
 	other := testutil.Must(pki.NewCA("other"))(t)
 	issue := func(l pki.Leaf) pki.Pair {
-		pair := testutil.Must(ca.Issue(l))(t)
-		return pair
+		return testutil.Must(ca.Issue(l))(t)
 	}
 	client := issue(pki.Leaf{CommonName: "operator", Client: true})
 	for name, text := range map[string][]byte{"ca": ca.CertPEM, "other": other.CertPEM, "crt": client.CertPEM, "key": client.KeyPEM} {

@@ -130,9 +130,8 @@ func TestListsArePagedFilteredAndSorted(t *testing.T) {
 	testutil.Requires(t, p.Total == many && p.Matched == many && len(p.Items) == 500 && p.Items[0].ID == "id-09500",
 		"%d %d %d", p.Total, p.Matched, len(p.Items))
 	p = get[Page[Connection]](t, h, "/api/v1/connections?filter=HOST-7.test&sort=-id")
-	if p.Matched != 100 || p.Items[0].ID != "id-09907" || p.Items[99].ID != "id-00007" {
-		t.Fatalf("%d %s", p.Matched, p.Items[0].ID)
-	}
+	testutil.Requires(t, p.Matched == 100 && p.Items[0].ID == "id-09907" && p.Items[99].ID == "id-00007",
+		"%d %s", p.Matched, p.Items[0].ID)
 	for name := range orders {
 		get[Page[Connection]](t, h, "/api/v1/connections?limit=1&sort=-"+name)
 	}
@@ -167,9 +166,8 @@ func TestFailuresHaveHintsAndNoSecrets(t *testing.T) {
 		testutil.Equal(t, table.failures.n > before, shown, "%v is shown", code)
 	}
 	p := get[Page[Failure]](t, h, "/api/v1/failures?limit=1000")
-	if len(p.Items) != KeptFailures || p.Items[0].Failure != "lost" || p.Items[0].Hint == "" {
-		t.Fatalf("%d, newest %+v", len(p.Items), p.Items[0])
-	}
+	testutil.Requires(t, len(p.Items) == KeptFailures && p.Items[0].Failure == "lost" && p.Items[0].Hint != "",
+		"%d, newest %+v", len(p.Items), p.Items[0])
 	if f := p.Items[3]; f.ID != "r299" || f.Stage != "dial" || f.Failure != "denied" || f.Cause != "destination not allowed" || f.Hint == "" || f.Seconds != 1 {
 		t.Errorf("%+v", f)
 	}

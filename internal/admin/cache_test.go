@@ -109,8 +109,7 @@ func TestPanicDoesNotBlockAnswers(t *testing.T) {
 			defer func() { _ = recover() }()
 			s.get(t.Context(), "", "x", func() any { panic("a defect") })
 		}()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := testutil.Context(t)
 		for _, key := range []string{"y", "x"} {
 			testutil.Equal(t, string(s.get(ctx, "", key, func() any { return 1 })), "1\n", "%s is answered with", key)
 		}

@@ -110,9 +110,8 @@ func TestWaitListMatchesModel(t *testing.T) {
 				of[s.group] += s.weight
 				class[s.group.kind.class] += s.weight
 			}
-			if l.count != len(all) || l.weight != total || len(l.groups) != len(of) || l.groupCount() != len(of) {
-				t.Fatalf("%d of %d bytes by %d sources, want %d of %d by %d", l.count, l.weight, len(l.groups), len(all), total, len(of))
-			}
+			testutil.Requires(t, l.count == len(all) && l.weight == total && len(l.groups) == len(of) && l.groupCount() == len(of),
+				"%d of %d bytes by %d sources, want %d of %d by %d", l.count, l.weight, len(l.groups), len(all), total, len(of))
 			next := l.next(true)
 			for _, s := range all {
 				mine, its := s.group.kind.class, next.group.kind.class

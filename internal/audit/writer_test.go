@@ -27,8 +27,7 @@ func openLog(t testing.TB, path string) (*Log, *testutil.Output) {
 	said := new(testutil.Output)
 	logger := logrus.New()
 	logger.SetOutput(said)
-	l, err := Open(Options{Path: path, Component: "konnectivity-agent", Name: "a", Log: logger, Registerer: prometheus.NewPedanticRegistry()})
-	testutil.NoError(t, err)
+	l := testutil.Must(Open(Options{Path: path, Component: "konnectivity-agent", Name: "a", Log: logger, Registerer: prometheus.NewPedanticRegistry()}))(t)
 	t.Cleanup(l.Close)
 	return l, said
 }

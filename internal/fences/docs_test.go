@@ -18,9 +18,7 @@ const proseWidth = 100
 
 func TestDocsWrapAtOneWidth(t *testing.T) {
 	docs := markdown(t)
-	if len(docs) < 10 {
-		t.Fatalf("found only %d documents", len(docs))
-	}
+	testutil.Requires(t, len(docs) >= 10, "found only %d documents", len(docs))
 	for _, doc := range docs {
 		text := testutil.Must(os.ReadFile(doc))(t)
 		for _, n := range wideLines(string(text)) {
@@ -34,9 +32,8 @@ func TestDocsWrapAtOneWidth(t *testing.T) {
 func TestDocsHaveNoConflicts(t *testing.T) {
 	for _, doc := range markdown(t) {
 		for i, line := range strings.Split(string(testutil.Must(os.ReadFile(doc))(t)), "\n") {
-			if strings.HasPrefix(line, "<<<<<<< ") || strings.HasPrefix(line, ">>>>>>> ") {
-				t.Errorf("%s:%d: a mark of a merge's conflict", doc, i+1)
-			}
+			testutil.Holds(t, !strings.HasPrefix(line, "<<<<<<< ") && !strings.HasPrefix(line, ">>>>>>> "),
+				"%s:%d: a mark of a merge's conflict", doc, i+1)
 		}
 	}
 }

@@ -41,9 +41,8 @@ func TestBinariesHoldNothingNeedless(t *testing.T) {
 			if within(strings.TrimPrefix(program, module+"/"), banned.except) {
 				continue
 			}
-			if slices.Contains(deps, banned.pkg) {
-				t.Errorf("%s links %s: %s", program, banned.pkg, banned.why)
-			}
+			testutil.Holds(t, !slices.Contains(deps, banned.pkg),
+				"%s links %s: %s", program, banned.pkg, banned.why)
 		}
 	}
 }
@@ -51,9 +50,8 @@ func TestBinariesHoldNothingNeedless(t *testing.T) {
 // Nor may tests link what doubles the time of compiling them.
 func TestTestsCompileNothingNeedless(t *testing.T) {
 	const scheme = "k8s.io/client-go/kubernetes/scheme"
-	if slices.Contains(goList(t, "-deps", "-test", "./..."), scheme) {
-		t.Errorf("a test imports %s, and with it every API group there is; make a scheme of those it needs", scheme)
-	}
+	testutil.Holds(t, !slices.Contains(goList(t, "-deps", "-test", "./..."), scheme),
+		"a test imports %s, and with it every API group there is; make a scheme of those it needs", scheme)
 }
 
 // makeVariable is the value that the Makefile gives a variable.
@@ -75,9 +73,7 @@ func goList(t *testing.T, args ...string) []string {
 	list := exec.Command("go", append([]string{"list"}, args...)...)
 	list.Dir, list.Stderr = root, os.Stderr
 	out, err := list.Output()
-	if err != nil {
-		t.Fatalf("go list %s: %v", strings.Join(args, " "), err)
-	}
+	testutil.Requires(t, err == nil, "go list %s: %v", strings.Join(args, " "), err)
 	return strings.Fields(string(out))
 }
 

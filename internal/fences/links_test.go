@@ -128,7 +128,6 @@ func TestDocsNameTestsThatAreThere(t *testing.T) {
 			}
 		}
 	}
-	if named[false] < 10 || named[true] == 0 {
-		t.Errorf("documents name %d tests, and %d with their folder", named[false], named[true])
-	}
+	testutil.Holds(t, named[false] >= 10 && named[true] != 0,
+		"documents name %d tests, and %d with their folder", named[false], named[true])
 }

@@ -58,8 +58,7 @@ func logFlags(args ...string) (*cli.LogFlags, error) {
 // parseFlags makes a program's logger from its arguments.
 func parseFlags(t *testing.T, args ...string) (*logrus.Entry, *output) {
 	t.Helper()
-	f, err := logFlags(args...)
-	testutil.NoError(t, err)
+	f := testutil.Must(logFlags(args...))(t)
 	out := &output{}
 	log := testutil.Must(f.New("x", out))(t)
 	return log, out

@@ -449,8 +449,7 @@ func TestNowBesideASessionThatEnds(t *testing.T) {
 		s.ctx, s.plan = t.Context(), NewPlan(each, time.Now()) // Run is not needed
 		s.resolved([]string{"a"}, nil)
 		dial := func() *conn {
-			c := testutil.Must(w.connect(t.Context(), "a"))(t)
-			return c
+			return testutil.Must(w.connect(t.Context(), "a"))(t)
 		}
 		first, second := dial(), dial()
 		s.join("a", first)

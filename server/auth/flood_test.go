@@ -58,8 +58,7 @@ func (s *signer) token(name string, changes map[string]any) string {
 		}
 	}
 	sign := testutil.Must(jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: s.key, KeyID: s.id}}, nil))(s.t)
-	token := testutil.Must(jwt.Signed(sign).Claims(claims).Serialize())(s.t)
-	return token
+	return testutil.Must(jwt.Signed(sign).Claims(claims).Serialize())(s.t)
 }
 
 func at(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }

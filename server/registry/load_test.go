@@ -64,9 +64,8 @@ func TestWhoIsBlamed(t *testing.T) {
 			l.denials.Store(1)
 			l.dialed(time.Second, err, far, tunnel.Moment(time.Hour))
 			got := map[int64]string{0: cleared, 1: nobody, 2: blamed}[l.denials.Load()]
-			if got != want || (l.latency.Load() > 0) != (want == cleared) {
-				t.Errorf("%v, of another server: %v: %s, want %s; its latency is %d", failure, far, got, want, l.latency.Load())
-			}
+			testutil.Holds(t, got == want && (l.latency.Load() > 0) == (want == cleared),
+				"%v, of another server: %v: %s, want %s; its latency is %d", failure, far, got, want, l.latency.Load())
 		}
 	}
 }

@@ -62,9 +62,8 @@ func TestFilesAreLookedAtInTurn(t *testing.T) {
 			look.do()
 		}
 		for _, name := range names {
-			if count.files[name] != look.files || count.folders[name] != look.folders {
-				t.Errorf("%s: %d looks at its files and %d at its folder, want %d and %d", name, count.files[name], count.folders[name], look.files, look.folders)
-			}
+			testutil.Holds(t, count.files[name] == look.files && count.folders[name] == look.folders,
+				"%s: %d looks at its files and %d at its folder, want %d and %d", name, count.files[name], count.folders[name], look.files, look.folders)
 		}
 	}
 }
@@ -196,9 +195,8 @@ func TestEachLookIsAtItsPartOfTheFiles(t *testing.T) {
 				n++
 			}
 		}
-		if n < 200 || n > 400 { // seven standard deviations
-			t.Errorf("a look is at the files of %d of %d tenants", n, len(seen))
-		}
+		testutil.Holds(t, n >= 200 && n <= 400, // seven standard deviations
+			"a look is at the files of %d of %d tenants", n, len(seen))
 	}
 	for _, n := range seen {
 		testutil.Equal(t, n, 1, "how often a round looks at the files of a tenant")

@@ -128,9 +128,8 @@ func TestHandshakeRefusals(t *testing.T) {
 	} {
 		_, err := Handshake(testutil.Context(t), proxy(t, answer(c.text)), Request{Address: "h:80"})
 		var status *StatusError
-		if !errors.As(err, &status) || status.Status != c.status || status.Body != c.body {
-			t.Errorf("%.40q: %v", c.text, err)
-		}
+		testutil.Holds(t, errors.As(err, &status) && status.Status == c.status && status.Body == c.body,
+			"%.40q: %v", c.text, err)
 	}
 }
 
@@ -219,9 +218,8 @@ func TestHandshakeIsBounded(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		_, err := Handshake(ctx, c, Request{Address: "h:80"})
-		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > testutil.Patience {
-			t.Errorf("%s: %v after %v", name, err, time.Since(start))
-		}
+		testutil.Holds(t, errors.Is(err, context.DeadlineExceeded) && time.Since(start) <= testutil.Patience,
+			"%s: %v after %v", name, err, time.Since(start))
 		testutil.Fails(t, testutil.Err(c.Write([]byte("x"))), "%s: a write behind it", name)
 	}
 }

@@ -43,8 +43,7 @@ func newCrowded(t *testing.T, bulk int, opt Options) *crowded {
 	c := &crowded{rig: r, g: g}
 	dialer := opener.Dialer(g)
 	dial := func() tunnel.Conn {
-		conn := testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
-		return conn
+		return testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 	}
 	for range bulk {
 		c.bulk = append(c.bulk, dial())

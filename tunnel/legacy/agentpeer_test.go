@@ -30,9 +30,8 @@ func (r *rig) rawAgent(t *testing.T) *rawAgent {
 	ctx = metadata.AppendToOutgoingContext(ctx, "agentID", "raw", "agentIdentifiers", "host=a")
 	stream := testutil.Must(r.connect(true).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, connectFullMethod))(t)
 	md, err := stream.Header()
-	if err != nil || len(md.Get("serverID")) != 1 || len(md.Get("serverCount")) != 1 {
-		t.Fatalf("header %v, %v", md, err)
-	}
+	testutil.Requires(t, err == nil && len(md.Get("serverID")) == 1 && len(md.Get("serverCount")) == 1,
+		"header %v, %v", md, err)
 	testutil.Equal(t, len(md.Get(keyDuplex)), 0, "half-close, offered to an agent that did not")
 	return &rawAgent{rawPeer{stream, t}, <-r.peers}
 }

@@ -67,9 +67,8 @@ func TestLossPassesStalledDestination(t *testing.T) {
 			synctest.Wait()
 			select {
 			case err := <-ended:
-				if c.want == tunnel.CodeUnknown || tunnel.CodeOf(err) != c.want {
-					t.Errorf("the relay ended with %v", err)
-				}
+				testutil.Holds(t, c.want != tunnel.CodeUnknown && tunnel.CodeOf(err) == c.want,
+					"the relay ended with %v", err)
 			default:
 				testutil.Equal(t, c.want, tunnel.CodeUnknown, "how the relay is to end, which goes on")
 				client.Close()

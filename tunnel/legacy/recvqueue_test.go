@@ -178,9 +178,7 @@ func TestSlowReaderIsNotReset(t *testing.T) {
 				}
 			})
 			for i := range 400 {
-				if !q.put(chunks(1, 8<<10)) {
-					t.Fatalf("reset at packet %d", i)
-				}
+				testutil.Requires(t, q.put(chunks(1, 8<<10)), "reset at packet %d", i)
 			}
 			reader.Wait()
 			testutil.Equal(t, stalls.Load(), 0, "stalls")

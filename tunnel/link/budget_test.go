@@ -73,9 +73,7 @@ func (h *hoard) take(f frame) {
 	switch f.typ {
 	case tOpened:
 		value, ok := fieldOf(f.payload, 2)
-		if !ok {
-			h.t.Fatalf("got %v", f)
-		}
+		testutil.Requires(h.t, ok, "got %v", f)
 		h.credit[f.id] = binary.BigEndian.Uint64(value)
 	case tCredit:
 		h.credit[f.id] = binary.BigEndian.Uint64(f.payload)

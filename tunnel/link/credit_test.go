@@ -145,9 +145,8 @@ func TestCreditProperties(t *testing.T) {
 		var wire []int       // payload under way
 		var credits []uint64 // limits under way
 		for step := 0; recv.consumed < 8<<20; step++ {
-			if step > 1_000_000 {
-				t.Fatalf("seed %d: stuck at %d, sent %d, limit %d", seed, recv.consumed, send.sent, send.limit)
-			}
+			testutil.Requires(t, step <= 1_000_000,
+				"seed %d: stuck at %d, sent %d, limit %d", seed, recv.consumed, send.sent, send.limit)
 			now = now.Add(time.Duration(rnd.IntN(5)) * time.Millisecond)
 			switch rnd.IntN(4) {
 			case 0: // send
@@ -157,9 +156,8 @@ func TestCreditProperties(t *testing.T) {
 				}
 			case 1: // receive
 				if len(wire) > 0 {
-					if !recv.receive(wire[0]) {
-						t.Fatalf("seed %d: a sender within its credit is refused", seed)
-					}
+					testutil.Requires(t, recv.receive(wire[0]),
+						"seed %d: a sender within its credit is refused", seed)
 					wire = wire[1:]
 				}
 			case 2: // read
@@ -177,9 +175,8 @@ func TestCreditProperties(t *testing.T) {
 				} else if recv.limit != before {
 					t.Fatalf("seed %d: a limit rose and nobody was told", seed)
 				}
-				if recv.limit-recv.consumed < recv.window/2 {
-					t.Fatalf("seed %d: %d granted of a window of %d", seed, recv.limit-recv.consumed, recv.window)
-				}
+				testutil.Requires(t, recv.limit-recv.consumed >= recv.window/2,
+					"seed %d: %d granted of a window of %d", seed, recv.limit-recv.consumed, recv.window)
 			case 3: // credit arrives, at times out of order
 				if len(credits) > 0 {
 					i := rnd.IntN(len(credits))

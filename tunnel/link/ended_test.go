@@ -87,9 +87,8 @@ func TestEndedStreamsMakeRoom(t *testing.T) {
 		testutil.Equal(t, budget.Scarce(), true, "memory is scarce")
 		time.Sleep(time.Minute)
 		kept := int(budget.Used() / each)
-		if budget.Scarce() || kept == 0 {
-			t.Errorf("of %d connections that have ended, %d are kept", n, kept)
-		}
+		testutil.Holds(t, !budget.Scarce() && kept != 0,
+			"of %d connections that have ended, %d are kept", n, kept)
 		for _, end := range []*link.Session{all[0], all[3]} {
 			testutil.Equal(t, end.Streams(), kept, "streams at an end")
 		}

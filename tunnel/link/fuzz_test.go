@@ -45,9 +45,7 @@ func checkHello(t *testing.T, b []byte) {
 	}
 	again, err := first.encode()
 	if err != nil {
-		if len(b) < maxPayload-5 { // a role that was not there
-			t.Fatal(err)
-		}
+		testutil.Requires(t, len(b) >= maxPayload-5, "%v", err) // a role that was not there
 		return
 	}
 	testutil.NoError(t, second.decode(again))
@@ -69,9 +67,8 @@ func checkOpen(t *testing.T, b []byte) {
 		return
 	}
 	err := second.decode(first.encode())
-	if err != nil || !reflect.DeepEqual(canonical(first.resume), canonical(second.resume)) {
-		t.Fatalf("OPEN with %#v became %#v, %v", first.resume, second.resume, err)
-	}
+	testutil.Requires(t, err == nil && reflect.DeepEqual(canonical(first.resume), canonical(second.resume)),
+		"OPEN with %#v became %#v, %v", first.resume, second.resume, err)
 	first.resume, second.resume = nil, nil
 	testutil.Equal(t, first, second, "OPEN, encoded and decoded again")
 	if len(first.address) > maxAddress || len(first.id) > tunnel.MaxID || first.network == "" || len(first.network) > maxText {
@@ -90,14 +87,10 @@ func checkOpened(t *testing.T, b []byte) {
 	if first.grant.Window <= 0 { // then it grants nothing
 		first.grant = tunnel.Grant{}
 	}
-	if len(first.grant.Route) > maxText {
-		t.Fatalf("a route of %d bytes", len(first.grant.Route))
-	}
+	testutil.Requires(t, len(first.grant.Route) <= maxText, "a route of %d bytes", len(first.grant.Route))
 	err := second.decode(first.encode())
 	first.reason, second.reason = onlyFailed(first), onlyFailed(second)
-	if err != nil || first != second {
-		t.Fatalf("OPENED %+v became %+v, %v", first, second, err)
-	}
+	testutil.Requires(t, err == nil && first == second, "OPENED %+v became %+v, %v", first, second, err)
 	if first.failure != 0 && !first.failure.Known() || len(first.reason) > maxText || len(first.local) > maxText {
 		t.Fatalf("OPENED beyond its bounds: %+v", first)
 	}
@@ -140,8 +133,6 @@ func FuzzHeader(f *testing.F) {
 		testutil.Equal(t, err != nil, h.length > maxPayload, "a length of %d is an error: %v", h.length, err)
 		var again [headerSize]byte
 		h.put(again[:])
-		if !bytes.Equal(again[:], b[:headerSize]) {
-			t.Fatalf("%x became %x", b[:headerSize], again)
-		}
+		testutil.Requires(t, bytes.Equal(again[:], b[:headerSize]), "%x became %x", b[:headerSize], again)
 	})
 }

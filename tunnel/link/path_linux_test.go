@@ -92,8 +92,7 @@ func TestUntrustedPeersAreNotUnheard(t *testing.T) {
 	})
 	raw := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer raw.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
-	defer cancel()
+	ctx := testutil.Context(t)
 	var p Path
 	done := make(chan error, 1)
 	go func() { done <- p.Secure(ctx, tls.Client(raw, &tls.Config{ServerName: "peer"})) }()

@@ -190,9 +190,8 @@ func TestSendQueueIsBounded(t *testing.T) {
 	}
 	testutil.Equal(t, message(q, one, "x"), false, "more is taken of a stream")
 	for id := uint64(2); q.copied+smallMessage <= maxCopied; id++ {
-		if !message(q, &sendHalf{id: id}, string(make([]byte, smallMessage))) {
-			t.Fatal("there was room")
-		}
+		testutil.Requires(t, message(q, &sendHalf{id: id}, string(make([]byte, smallMessage))),
+			"there was room")
 	}
 	testutil.Equal(t, message(q, &sendHalf{id: 1 << 20}, "x"), false, "more is taken of all streams")
 	for i := range 100 {

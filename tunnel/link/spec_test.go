@@ -31,9 +31,7 @@ func specification(t *testing.T) string {
 func rowsOf(t *testing.T, heading string) (rows [][]string) {
 	t.Helper()
 	_, table, found := strings.Cut(specification(t), heading+"\n")
-	if !found {
-		t.Fatalf("there is no table %q", heading)
-	}
+	testutil.Requires(t, found, "there is no table %q", heading)
 	for line := range strings.Lines(table) {
 		if !strings.HasPrefix(line, "|") {
 			break
@@ -109,9 +107,7 @@ func constants(t *testing.T, prefix string) map[string]string {
 			}
 		}
 	}
-	if len(found) == 0 {
-		t.Fatalf("no constant begins with %q", prefix)
-	}
+	testutil.Requires(t, len(found) != 0, "no constant begins with %q", prefix)
 	return found
 }
 
@@ -163,9 +159,8 @@ func TestFramesAreThoseOfTheSpecification(t *testing.T) {
 			here[strings.ToUpper(name)] = number
 		}
 	}
-	if !maps.Equal(here, types) || len(frameKinds) != len(types) {
-		t.Errorf("the frames are %v here, and in the specification %v", here, types)
-	}
+	testutil.Holds(t, maps.Equal(here, types) && len(frameKinds) == len(types),
+		"the frames are %v here, and in the specification %v", here, types)
 	for name, value := range constants(t, "flag") {
 		frame := ""
 		for of := range types {

@@ -62,9 +62,7 @@ func eventsNamed(t *testing.T, cell string, names map[string]event) (list []even
 	}
 	for name := range strings.SplitSeq(cell, ", ") {
 		e, ok := names[name]
-		if !ok {
-			t.Fatalf("the specification has a frame %q", name)
-		}
+		testutil.Requires(t, ok, "the specification has a frame %q", name)
 		list = append(list, e)
 	}
 	return list

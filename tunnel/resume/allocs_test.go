@@ -54,8 +54,7 @@ func TestAllocations(t *testing.T) {
 				break
 			}
 		}
-		if lasting > plain+more {
-			t.Errorf("%d bytes there and back cost %.1f allocations, and %.1f where nothing outlives its link", size, lasting, plain)
-		}
+		testutil.Holds(t, lasting <= plain+more,
+			"%d bytes there and back cost %.1f allocations, and %.1f where nothing outlives its link", size, lasting, plain)
 	}
 }

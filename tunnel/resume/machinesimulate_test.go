@@ -40,9 +40,8 @@ func TestSimulateMachine(t *testing.T) {
 	start, done := time.Now(), tally{}
 	for ; *SimulateFor > 0 && time.Since(start) < *SimulateFor || *SimulateFor == 0 && done.faults < most; seed++ {
 		one, err := simulate(seed)
-		if err != nil {
-			t.Fatalf("seed %d: %v (again: go test ./tunnel/resume -run TestSimulateMachine -faults 1 -seed %d)", seed, err, seed)
-		}
+		testutil.Requires(t, err == nil,
+			"seed %d: %v (again: go test ./tunnel/resume -run TestSimulateMachine -faults 1 -seed %d)", seed, err, seed)
 		done.add(one)
 	}
 	t.Logf("%d faults and %d carriers resumed by in %d runs before seed %d", done.faults, done.resumed, done.runs, seed)

@@ -28,9 +28,8 @@ func TestDialsOutliveCutsAtEveryByte(t *testing.T) {
 			at := 0
 			for cut := true; cut; at += step {
 				synctest.Test(t, func(t *testing.T) { cut = cutDial(t, which, to, at) })
-				if t.Failed() {
-					t.Fatalf("the %s link was cut at byte %d from the %s", leg, at, from)
-				}
+				testutil.Requires(t, !t.Failed(),
+					"the %s link was cut at byte %d from the %s", leg, at, from)
 			}
 			t.Logf("the %s link, from the %s: every %d. of %d bytes", leg, from, step, at)
 		}

@@ -96,9 +96,8 @@ func TestLargestHolderFeelsScarcityFirst(t *testing.T) {
 		small.Add(100)
 		other.Add(100)
 		for hog.Within(times) {
-			if !small.Within(times) {
-				t.Fatalf("%d times: the small one feels it first, at %d", times, hog.Used())
-			}
+			testutil.Requires(t, small.Within(times),
+				"%d times: the small one feels it first, at %d", times, hog.Used())
 			hog.Add(100)
 		}
 		if !small.Within(times) || hog.Cut(1000) != 1000 && times < Eagerness {
@@ -117,9 +116,8 @@ func TestLargestHolderFeelsScarcityFirst(t *testing.T) {
 	last := int64(1000)
 	for ; pool.Used() < pool.Max()-200; hog.Add(100) {
 		cut := hog.Cut(1000)
-		if cut > last {
-			t.Fatalf("with %d it is to keep %d of 1000, and %d before", hog.Used(), cut, last)
-		}
+		testutil.Requires(t, cut <= last,
+			"with %d it is to keep %d of 1000, and %d before", hog.Used(), cut, last)
 		if last = cut; small.Cut(1000) < cut || other.Cut(1000) != 1000 {
 			t.Fatalf("the small one is to keep %d of 1000, the hog %d, the other %d", small.Cut(1000), cut, other.Cut(1000))
 		}
@@ -211,9 +209,8 @@ func TestSharesDoAsTheModel(t *testing.T) {
 			if within := used < whole && own < each; shares[i][c].Within(8) != within {
 				t.Fatalf("seed %d, step %d: within its share: %v, by the rule %v", seed, step, !within, within)
 			}
-			if pool.Used() != m.all() || tenants[i].Used() != used || shares[i][c].Used() != own {
-				t.Fatalf("seed %d, step %d: %d, %d and %d are taken, in truth %v", seed, step, pool.Used(), tenants[i].Used(), shares[i][c].Used(), m)
-			}
+			testutil.Requires(t, pool.Used() == m.all() && tenants[i].Used() == used && shares[i][c].Used() == own,
+				"seed %d, step %d: %d, %d and %d are taken, in truth %v", seed, step, pool.Used(), tenants[i].Used(), shares[i][c].Used(), m)
 		}
 	}
 }
