@@ -174,3 +174,17 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, "../../docs/security.md", "%v lines of a wording a minute", sparseLines)
 	testutil.Says(t, "../../docs/flags.md", "and for %v ms each where that is over", int64(leastLooks*look/time.Millisecond))
 }
+
+func TestEnabled(t *testing.T) {
+	logger := logrus.New()
+	logger.SetLevel(logrus.InfoLevel)
+	for name, log := range map[string]logrus.FieldLogger{"logger": logger, "entry": logger.WithField("a", "b")} {
+		if Enabled(log, logrus.DebugLevel) || !Enabled(log, logrus.InfoLevel) || !Enabled(log, logrus.ErrorLevel) {
+			t.Errorf("%s at info: debug %v, info %v, error %v", name,
+				Enabled(log, logrus.DebugLevel), Enabled(log, logrus.InfoLevel), Enabled(log, logrus.ErrorLevel))
+		}
+		testutil.MaxAllocs(t, 0, func() { Enabled(log, logrus.DebugLevel) })
+	}
+	testutil.Holds(t, Enabled(struct{ logrus.FieldLogger }{logger}, logrus.DebugLevel),
+		"what another logger writes cannot be known")
+}
