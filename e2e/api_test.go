@@ -60,9 +60,8 @@ func (n *node) asks(t *testing.T, size int64, how ...string) {
 	t.Helper()
 	url := fmt.Sprintf("https://localhost:%d/3/%d", n.port, size)
 	got, err := curl(t, append(how, "--cacert", n.ca, url)...)
-	if h, _ := hashOf(strings.NewReader(string(got))); err != nil || h != sum(3, size) {
-		t.Errorf("%d bytes of %d, %v", len(got), size, err)
-	}
+	h, _ := hashOf(strings.NewReader(string(got)))
+	testutil.Holds(t, err == nil && h == sum(3, size), "%d bytes of %d, %v", len(got), size, err)
 }
 
 // A node's program reaches its API server by the agent's address and socket, with TLS from

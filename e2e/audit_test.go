@@ -42,9 +42,8 @@ func records(t testing.TB, lines string) (all []audited) {
 			continue
 		}
 		var r audited
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatalf("%v: %s", err, line)
-		}
+		err := json.Unmarshal([]byte(line), &r)
+		testutil.Requires(t, err == nil, "%v: %s", err, line)
 		all = append(all, r)
 	}
 	return all

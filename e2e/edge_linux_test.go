@@ -136,17 +136,15 @@ func TestAgentAtTheEdge(t *testing.T) {
 	e.startServer(time.Now().Add(-time.Hour))
 	e.node.awaitOK(t, e.agent, "http://127.0.0.1:8093/readyz")
 	testutil.AtLeast(t, e.proxied.Load(), 1, "connections of the agent by its proxy")
-	if out := e.agent.Output(); strings.Contains(out, "s3cret") {
-		t.Errorf("the proxy's password is in the log:\n%s", out)
-	}
+	out := e.agent.Output()
+	testutil.Holds(t, !strings.Contains(out, "s3cret"), "the proxy's password is in the log:\n%s", out)
 	const size, clients = 16 << 20, 8
 	e.serveBytes(edgeIP+":80", size)
 	var all sync.WaitGroup
 	for range clients {
 		all.Go(func() {
-			if n, err := e.get(edgeIP + ":80"); n != size || err != nil {
-				t.Errorf("%d bytes, %v", n, err)
-			}
+			n, err := e.get(edgeIP + ":80")
+			testutil.Holds(t, n == size && err == nil, "%d bytes, %v", n, err)
 		})
 	}
 	all.Wait()

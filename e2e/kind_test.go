@@ -51,9 +51,8 @@ func TestInstallOnKind(t *testing.T) {
 	cmd := exec.Command("manifests/kind/install", "dist/konnectivity_1.2.3_oci.tar", "mine")
 	cmd.Dir = ".."
 	cmd.Env = append(os.Environ(), "WORLD="+world, "PATH="+filepath.Join(world, "bin")+":"+os.Getenv("PATH"), "KONNECTIVITY="+binaries.Path("konnectivity"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testutil.Requires(t, err == nil, "%v\n%s", err, out)
 	log := strings.Split(strings.TrimSpace(readText(t, world, "log")), "\n")
 	want := []string{
 		"here: kind load image-archive dist/konnectivity_1.2.3_oci.tar --name mine",
@@ -86,9 +85,8 @@ func TestInstallOnKind(t *testing.T) {
 				"the certificate of %s", node)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(world, "*/konnectivity/ca")); left != nil {
-		t.Errorf("the CA's key is left in %v", left)
-	}
+	left, _ := filepath.Glob(filepath.Join(world, "*/konnectivity/ca"))
+	testutil.Holds(t, left == nil, "the CA's key is left in %v", left)
 }
 
 func writeScript(t *testing.T, path, text string) {

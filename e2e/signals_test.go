@@ -129,9 +129,8 @@ func (w *whole) noNewcomers(t *testing.T, s stopping) {
 	t.Helper()
 	switch p := s.proc(w); p {
 	case w.server.Process:
-		if body, code := page(w.server.HealthURL("/readyz")); code == 200 {
-			t.Errorf("a draining server says that it is ready: %s", body)
-		}
+		body, code := page(w.server.HealthURL("/readyz"))
+		testutil.Holds(t, code != 200, "a draining server says that it is ready: %s", body)
 		refusesTCP(t, w.server.ClientPort)
 		refusesTCP(t, w.server.AgentPort)
 	case w.agent.Process:

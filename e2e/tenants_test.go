@@ -287,9 +287,8 @@ func (h *hosting) states(t *testing.T) map[string]string {
 		}
 	}
 	text := must(io.ReadAll(resp.Body))(t)
-	if err := json.Unmarshal(text, &page); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	err := json.Unmarshal(text, &page)
+	testutil.Requires(t, err == nil, "%v: %s", err, text)
 	out := make(map[string]string)
 	for _, item := range page.Items {
 		out[item.Name] = fmt.Sprint(item.State, " ", item.Agents)

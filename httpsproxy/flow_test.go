@@ -125,9 +125,8 @@ func TestPlainRequestsThatFailAreObserved(t *testing.T) {
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", broken)
 	_ = body(t, w.response(http.MethodGet))
 	testutil.Eventually(t, "the end", func() bool { return len(seen.all()) >= 4 })
-	if got := seen.all(); got[3][:6] != "closed" || got[3][len(got[3])-5:] == "<nil>" {
-		t.Errorf("observed %q", got)
-	}
+	got := seen.all()
+	testutil.Holds(t, got[3][:6] == "closed" && got[3][len(got[3])-5:] != "<nil>", "observed %q", got)
 }
 
 // A side that does not read shows, in both directions, and only while it lasts.

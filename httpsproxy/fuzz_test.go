@@ -41,9 +41,8 @@ func FuzzConnectTarget(f *testing.F) {
 		host, port, err := tunnel.SplitAddress(address)
 		testutil.Requires(t, err == nil && !strings.ContainsAny(address, " \r\n\t\x00/@"),
 			"%q: address %q, %v", authority, address, err)
-		if want, _, _ := tunnel.SplitAddress(authority); want != host || port == 0 {
-			t.Fatalf("%q: address %q", authority, address)
-		}
+		want, _, _ := tunnel.SplitAddress(authority)
+		testutil.Requires(t, want == host && port != 0, "%q: address %q", authority, address)
 	})
 }
 

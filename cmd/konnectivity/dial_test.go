@@ -60,9 +60,8 @@ func TestDialServerName(t *testing.T) {
 	for name, want := range map[string]int{"": 1, "cluster-b.example.com": 1, "cluster-a.example.com": 0, "10.0.0.1": 2} {
 		for _, way := range []string{"https://", "link://"} {
 			args := append(l.tlsArgs(), "--via="+way+l.clients, "--server-name="+name, l.target)
-			if status, _, stderr := dial(strings.NewReader(""), args...); status != want {
-				t.Errorf("%s, asked for %q: %d %q", way, name, status, stderr)
-			}
+			status, _, stderr := dial(strings.NewReader(""), args...)
+			testutil.Holds(t, status == want, "%s, asked for %q: %d %q", way, name, status, stderr)
 		}
 	}
 }
@@ -149,9 +148,8 @@ func TestDialSaysThatASocketIsMissing(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, way := range []string{"http://", "grpc://"} {
 		status, _, stderr := dial(strings.NewReader(""), "--via="+way+missing, "10.0.0.1:443")
-		if want := "konnectivity: dial " + missing + ": there is no such socket\n"; status != 1 || stderr != want {
-			t.Errorf("%s: %d %q, want %q", way, status, stderr, want)
-		}
+		want := "konnectivity: dial " + missing + ": there is no such socket\n"
+		testutil.Holds(t, status == 1 && stderr == want, "%s: %d %q, want %q", way, status, stderr, want)
 	}
 }
 

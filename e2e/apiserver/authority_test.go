@@ -26,9 +26,8 @@ func (w *world) tokens(t *testing.T) {
 		}
 		w.launchAgent(&a)
 		wait(t, name+" is refused", func() bool { return strings.Contains(a.Output(), "the server refused this agent") })
-		if open, _ := a.servers(t); open != 0 {
-			t.Errorf("with %s an agent has %v connections", name, open)
-		}
+		open, _ := a.servers(t)
+		testutil.Holds(t, open == 0, "with %s an agent has %v connections", name, open)
 		stop(t, a.Process)
 	}
 }

@@ -42,9 +42,8 @@ func (r *reader) put(name, text string, mode os.FileMode) {
 // the README's.
 func (r *reader) follow(commands string, names ...string) {
 	r.t.Helper()
-	if out, err := r.shell(commands, names...); err != nil {
-		r.t.Fatalf("%v:\n%s", err, out)
-	}
+	out, err := r.shell(commands, names...)
+	testutil.Requires(r.t, err == nil, "%v:\n%s", err, out)
 }
 
 // shell is follow for what may fail.

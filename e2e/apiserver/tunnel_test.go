@@ -176,9 +176,8 @@ func (p *controlPlane) launchAgent(a *agent) {
 // stop ends a program as kubelet does.
 func stop(t *testing.T, p *suite.Process) {
 	t.Helper()
-	if code, err := p.Stop(); code != 0 || err != nil {
-		t.Errorf("%s ended with %d, %v", p.Name, code, err)
-	}
+	code, err := p.Stop()
+	testutil.Holds(t, code == 0 && err == nil, "%s ended with %d, %v", p.Name, code, err)
 }
 
 // replaced is a file of the manifests with other names and places.

@@ -96,9 +96,8 @@ func (c *cluster) dialer(t *testing.T, k kind) dialFunc {
 	text := fmt.Sprintf(selection, k.protocol, k.transport(c))
 	testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	config := testutil.Must(egressselector.ReadEgressSelectorConfiguration(file))(t)
-	if faults := egressselector.ValidateEgressSelectorConfiguration(config); len(faults) > 0 {
-		t.Fatal(faults)
-	}
+	faults := egressselector.ValidateEgressSelectorConfiguration(config)
+	testutil.Requires(t, len(faults) <= 0, "%v", faults)
 	selector := testutil.Must(egressselector.NewEgressSelector(config))(t)
 	dial, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
 	testutil.Requires(t, err == nil && dial != nil, "no dialer for the cluster %v", err)

@@ -50,9 +50,8 @@ func TestAgentsRollOver(t *testing.T) {
 			old := c.agents[0]
 			c.agents = c.agents[1:]
 			c.addAgent(t)
-			if code, err := old.Stop(); code != 0 || err != nil {
-				t.Errorf("the agent ended with %d, %v", code, err)
-			}
+			code, err := old.Stop()
+			testutil.Holds(t, code == 0 && err == nil, "the agent ended with %d, %v", code, err)
 		}
 		for end := time.Now().Add(patience); p.ok.Load() < 10 && p.failed.Load() == 0 && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond) // a busy machine may have had less time for them
@@ -73,9 +72,8 @@ func TestServerRestarts(t *testing.T) {
 	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
 		base := c.measure(t)
 		p := press(t, api)
-		if code, err := c.server.Stop(); code != 0 || err != nil {
-			t.Errorf("the server ended with %d, %v", code, err)
-		}
+		code, err := c.server.Stop()
+		testutil.Holds(t, code == 0 && err == nil, "the server ended with %d, %v", code, err)
 		testutil.NoError(t, c.suite.RunServer(c.server, "--graceful-shutdown-timeout=5s"))
 		back := time.Now()
 		for before := p.ok.Load(); p.ok.Load() == before; time.Sleep(20 * time.Millisecond) {

@@ -37,9 +37,8 @@ func TestShaperKeepsItsRate(t *testing.T) {
 			carried++
 		}
 	}
-	if got := float64(carried*packet*8) / last.Sub(start).Seconds(); !within5(got, rate) {
-		t.Errorf("carries %.0f bit/s, want %.0f", got, rate)
-	}
+	got := float64(carried*packet*8) / last.Sub(start).Seconds()
+	testutil.Holds(t, within5(got, rate), "carries %.0f bit/s, want %.0f", got, rate)
 }
 
 func TestShaperQueues(t *testing.T) {
@@ -76,9 +75,8 @@ func TestShaperLoses(t *testing.T) {
 	}
 	lost, pattern := count(1, 0)
 	testutil.Holds(t, within5(float64(lost), 0.01*n), "lost %d of %d, want 1 %%", lost, n)
-	if _, again := count(1, 0); again != pattern {
-		t.Error("the same seed lost other packets")
-	}
+	_, again := count(1, 0)
+	testutil.Holds(t, again == pattern, "the same seed lost other packets")
 	if _, other := count(1, 1); other == pattern {
 		t.Error("both directions lose the same packets")
 	}
@@ -99,7 +97,6 @@ func TestShaperHasAHole(t *testing.T) {
 func TestDefaultQueueIsTheBandwidthDelayProduct(t *testing.T) {
 	testutil.Equal(t, (line.Config{Rate: 200e6, Delay: 25 * time.Millisecond}).DefaultQueue(), 1_250_000,
 		"200 Mbit/s × 50 ms")
-	if got := (line.Config{}).DefaultQueue(); got <= 0 {
-		t.Errorf("a line without delay queues %d bytes", got)
-	}
+	got := (line.Config{}).DefaultQueue()
+	testutil.Holds(t, got > 0, "a line without delay queues %d bytes", got)
 }

@@ -167,9 +167,8 @@ func (b *tab) call(method string, params any) json.RawMessage {
 	testutil.NoError(b.t, websocket.JSON.Send(b.conn, map[string]any{"id": b.id, "method": method, "params": params}))
 	for {
 		var m message
-		if err := websocket.JSON.Receive(b.conn, &m); err != nil {
-			b.t.Fatalf("%s: %v", method, err)
-		}
+		err := websocket.JSON.Receive(b.conn, &m)
+		testutil.Requires(b.t, err == nil, "%s: %v", method, err)
 		switch {
 		case m.Method != "":
 			b.event(m)
@@ -207,9 +206,8 @@ func (b *tab) eval(script string) string {
 		ExceptionDetails any
 	}
 	result := b.call("Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true, "awaitPromise": true})
-	if err := json.Unmarshal(result, &out); err != nil || out.ExceptionDetails != nil {
-		b.t.Fatalf("%s: %v %s", script, err, result)
-	}
+	err := json.Unmarshal(result, &out)
+	testutil.Requires(b.t, err == nil && out.ExceptionDetails == nil, "%s: %v %s", script, err, result)
 	if text, ok := out.Result.Value.(string); ok {
 		return text
 	}

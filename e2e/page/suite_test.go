@@ -241,7 +241,6 @@ func TestQuickstartServesThePage(t *testing.T) {
 	b.until("the sidecar", `document.querySelector('#left .peer')?.textContent.includes('quickstart')`)
 	b.quiet(at[1])
 	testutil.NoError(t, p.Signal(syscall.SIGINT))
-	if code, err := p.Wait(patience); err != nil || code != 0 {
-		t.Errorf("it ends with %d, %v", code, err)
-	}
+	code, err := p.Wait(patience)
+	testutil.Holds(t, err == nil && code == 0, "it ends with %d, %v", code, err)
 }

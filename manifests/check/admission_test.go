@@ -39,9 +39,8 @@ func TestNamespacesAdmitPods(t *testing.T) {
 			}
 		}
 		for _, p := range pods(folder, build(t, folder)) {
-			if why := refused(want, p); why != "" {
-				t.Errorf("%s: %s is refused by %s: %s", folder, p.name, want, why)
-			}
+			why := refused(want, p)
+			testutil.Holds(t, why == "", "%s: %s is refused by %s: %s", folder, p.name, want, why)
 			for _, level := range []podsecurity.Level{podsecurity.LevelBaseline, podsecurity.LevelRestricted} {
 				if podsecurity.CompareLevels(level, want) > 0 && refused(level, p) == "" {
 					t.Errorf("%s: %s is admitted by %s, too", folder, p.name, level)

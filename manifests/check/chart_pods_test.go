@@ -140,9 +140,8 @@ func TestChartDrainsWithinThePodsTime(t *testing.T) {
 				p.spec.Containers[i].Image = "konnectivity:latest" // of ours
 			}
 			checkDrain(t, p)
-			if s := p.spec.TerminationGracePeriodSeconds; s == nil || *s != seconds {
-				t.Errorf("%s has %v s to end, want %d", p.name, s, seconds)
-			}
+			s := p.spec.TerminationGracePeriodSeconds
+			testutil.Holds(t, s != nil && *s == seconds, "%s has %v s to end, want %d", p.name, s, seconds)
 			testutil.Equal(t, argument(p.spec.Containers[0], "graceful-shutdown-timeout"), fmt.Sprintf("%ds", seconds-15),
 				"of %d s, %s drains for", seconds, p.name)
 		}
@@ -250,9 +249,8 @@ func TestChartTakesValuesOfTheChartBefore(t *testing.T) {
 		for part, keys := range added {
 			for _, key := range keys {
 				part := before.Values[part].(map[string]any)
-				if _, ok := part[key]; !ok {
-					t.Fatalf("there is no value %s", key)
-				}
+				_, ok := part[key]
+				testutil.Requires(t, ok, "there is no value %s", key)
 				delete(part, key)
 			}
 		}

@@ -91,9 +91,8 @@ type byName map[string]map[string]any
 func (b byName) add(t *testing.T, text string) {
 	t.Helper()
 	var o map[string]any
-	if err := yaml.UnmarshalStrict([]byte(text), &o); err != nil {
-		t.Fatalf("%v in %s", err, text)
-	}
+	err := yaml.UnmarshalStrict([]byte(text), &o)
+	testutil.Requires(t, err == nil, "%v in %s", err, text)
 	if len(o) == 0 {
 		return
 	}

@@ -55,9 +55,8 @@ func TestMonitorsBearTheRelease(t *testing.T) {
 	}
 	for _, m := range each[monitoring.PodMonitor](objects) {
 		found[m.Name] = m.Labels["release"]
-		if _, selects := m.Spec.Selector.MatchLabels["release"]; selects {
-			t.Errorf("%s selects pods by the label, which they do not have", m.Name)
-		}
+		_, selects := m.Spec.Selector.MatchLabels["release"]
+		testutil.Holds(t, !selects, "%s selects pods by the label, which they do not have", m.Name)
 	}
 	for _, r := range each[monitoring.PrometheusRule](objects) {
 		found[r.Name] = r.Labels["release"]

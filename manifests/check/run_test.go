@@ -238,9 +238,8 @@ func (w *world) agent(folder string, s *suite.Server, more ...string) *suite.Age
 // stop ends a process as kubelet does, and expects it to agree.
 func (w *world) stop(p *suite.Process) {
 	w.t.Helper()
-	if code, err := p.Stop(); code != 0 || err != nil {
-		w.t.Errorf("%s ended with %d, %v:\n%s", p.Name, code, err, p.Output())
-	}
+	code, err := p.Stop()
+	testutil.Holds(w.t, code == 0 && err == nil, "%s ended with %d, %v:\n%s", p.Name, code, err, p.Output())
 }
 
 func TestServersAndAgentsRun(t *testing.T) {

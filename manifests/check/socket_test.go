@@ -55,9 +55,8 @@ func TestSocketClient(t *testing.T) {
 	before := dialed(t, agent)
 	dial := exec.Command(programs.Path("konnectivity"), "dial", "--via=grpc://"+s.UDS, target.Listener.Addr().String())
 	dial.Stdin = strings.NewReader("GET / HTTP/1.0\r\n\r\n")
-	if out, err := dial.CombinedOutput(); err != nil || !strings.Contains(string(out), "404 Not Found") {
-		t.Errorf("%v: %s", err, out)
-	}
+	out, err := dial.CombinedOutput()
+	testutil.Holds(t, err == nil && strings.Contains(string(out), "404 Not Found"), "%v: %s", err, out)
 	testutil.AtLeast(t, dialed(t, agent), before+1, "dials by the tunnel")
 	for _, process := range slices.Backward(w.suite.Processes()) {
 		w.stop(process)

@@ -213,9 +213,8 @@ func TestAStalledReaderWhereMemoryIsScarce(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		testutil.Equal(t, r.near.b.Streams(), 0, "streams at the server, a minute later")
-		if got, err := io.ReadAll(c); len(got) != size || err != nil {
-			t.Errorf("%d bytes of %d came: %v", len(got), size, err)
-		}
+		got, err := io.ReadAll(c)
+		testutil.Holds(t, len(got) == size && err == nil, "%d bytes of %d came: %v", len(got), size, err)
 		takes(t, dest, wireRoom+size, time.Minute)
 	})
 }

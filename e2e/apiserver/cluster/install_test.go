@@ -158,9 +158,8 @@ func (w *world) follow(commands string, shell ...string) {
 	cmd := exec.Command(shell[0], append(shell[1:], "-eu", "-c", commands)...)
 	cmd.Dir = dir
 	cmd.Env = []string{"KUBECONFIG=" + w.control.kubeconfig, "HOME=" + dir, "PATH=" + dir + "/bin:" + must(filepath.Abs(*programs))(w.t) + ":" + os.Getenv("PATH")}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("%s%v:\n%s", commands, err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testutil.Requires(w.t, err == nil, "%s%v:\n%s", commands, err, out)
 }
 
 // rolledOut waits until kube-apiserver has been replaced and all servers are ready.

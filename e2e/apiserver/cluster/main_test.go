@@ -68,9 +68,8 @@ func must[T any](v T, err error) func(testing.TB) T { return testutil.Must(v, er
 func shell(t *testing.T, commands string, args ...string) {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-eux", "-c", commands, "shell"}, args...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v:\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	testutil.Requires(t, err == nil, "%v:\n%s", err, out)
 }
 
 // wait asks until there is nothing wrong.
