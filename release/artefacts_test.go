@@ -37,9 +37,7 @@ func artefact(t *testing.T, pattern string) string {
 		t.Skip("tests a release: make release-test")
 	}
 	files, err := filepath.Glob(filepath.Join(*dist, pattern))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("%s: %q, %v; want one file", pattern, files, err)
-	}
+	requires(t, err == nil && len(files) == 1, "%s: %q, %v; want one file", pattern, files, err)
 	return files[0]
 }
 
@@ -47,9 +45,7 @@ func artefact(t *testing.T, pattern string) string {
 func command(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := try(t, name, args...)
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
+	requires(t, err == nil, "%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	return out
 }
 
@@ -88,16 +84,12 @@ func TestArchive(t *testing.T) {
 	}
 	for _, p := range programs {
 		out, err := run(p.name, "--version")
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", p.name, err, out)
-		}
-		if !strings.Contains(out, p.name+" version v") || strings.Contains(out, "unknown") {
-			t.Errorf("%s --version: %q", p.name, out)
-		}
+		requires(t, err == nil, "%s: %v\n%s", p.name, err, out)
+		holds(t, strings.Contains(out, p.name+" version v") && !strings.Contains(out, "unknown"),
+			"%s --version: %q", p.name, out)
 		page, err := os.ReadFile(filepath.Join(folder, "man", p.name+".1"))
-		if err != nil || !strings.Contains(string(page), ".TH") || strings.Contains(string(page), "Auto generated") {
-			t.Errorf("man page of %s: %v", p.name, err)
-		}
+		holds(t, err == nil && strings.Contains(string(page), ".TH") && !strings.Contains(string(page), "Auto generated"),
+			"man page of %s: %v", p.name, err)
 	}
 	noError(t, os.Symlink("konnectivity", filepath.Join(folder, plugin)))
 	if out, err := run(plugin, "status", "--help"); err != nil || !strings.Contains(out, "\n  kubectl konnectivity status [ADDRESS...]") {
@@ -132,9 +124,8 @@ func checkDocuments(t *testing.T, folder string) {
 		}
 		return err
 	})
-	if err != nil || count["README.md"] < 10 || count["manifests/README.md"] < 6 {
-		t.Errorf("links: %v, %v", count, err)
-	}
+	holds(t, err == nil && count["README.md"] >= 10 && count["manifests/README.md"] >= 6,
+		"links: %v, %v", count, err)
 }
 
 // checkLicences looks for those of everything linked into the programs of a
@@ -185,9 +176,8 @@ func unpack(t *testing.T, archive string) string {
 		noError(t, err)
 	}
 	folders, err := os.ReadDir(root)
-	if err != nil || len(folders) != 1 {
-		t.Fatalf("%s holds %v, %v; want one folder", filepath.Base(archive), folders, err)
-	}
+	requires(t, err == nil && len(folders) == 1,
+		"%s holds %v, %v; want one folder", filepath.Base(archive), folders, err)
 	return filepath.Join(root, folders[0].Name())
 }
 
@@ -195,16 +185,12 @@ func TestBillOfMaterials(t *testing.T) {
 	bom := readBill(t)
 	refs := map[string]bool{bom.Metadata.Component.BOMRef: true}
 	for _, c := range *bom.Components {
-		if refs[c.BOMRef] {
-			t.Errorf("%s is there twice", c.BOMRef)
-		}
+		holds(t, !refs[c.BOMRef], "%s is there twice", c.BOMRef)
 		refs[c.BOMRef] = true
 	}
 	for _, d := range *bom.Dependencies {
 		for _, ref := range *d.Dependencies {
-			if !refs[ref] {
-				t.Errorf("%s needs %s, which is not there", d.Ref, ref)
-			}
+			holds(t, refs[ref], "%s needs %s, which is not there", d.Ref, ref)
 		}
 	}
 	names := ""
@@ -245,16 +231,12 @@ func checkBill(t *testing.T, bom *cdx.BOM, name, file string) {
 	t.Helper()
 	sum := must(sumOf(file))(t)
 	i := slices.IndexFunc(*bom.Components, func(c cdx.Component) bool { return c.BOMRef == name })
-	if i < 0 {
-		t.Fatalf("%s is not in the bill", name)
-	}
+	requires(t, i >= 0, "%s is not in the bill", name)
 	if hashes := (*bom.Components)[i].Hashes; hashes == nil || len(*hashes) != 1 || (*hashes)[0].Value != sum {
 		t.Errorf("%s: the bill is of another file", name)
 	}
 	i = slices.IndexFunc(*bom.Dependencies, func(d cdx.Dependency) bool { return d.Ref == name })
-	if i < 0 {
-		t.Fatalf("the bill does not say what %s needs", name)
-	}
+	requires(t, i >= 0, "the bill does not say what %s needs", name)
 	if got, want := *(*bom.Dependencies)[i].Dependencies, linkedByGo(t, file); !slices.Equal(got, want) {
 		t.Errorf("%s consists of\n%q, and by the bill of\n%q", name, want, got)
 	}

@@ -40,9 +40,8 @@ func TestChart(t *testing.T) {
 			t.Fatalf("%s: %v in %s", name, err, description)
 		}
 	}
-	if images[0]["image"] != "konnectivity:v1.2.3-rc.1" || chart.Annotations["artifacthub.io/prerelease"] != "true" || len(changes) < 3 {
-		t.Errorf("%s", description)
-	}
+	holds(t, images[0]["image"] == "konnectivity:v1.2.3-rc.1" && chart.Annotations["artifacthub.io/prerelease"] == "true" && len(changes) >= 3,
+		"%s", description)
 	command(t, "skopeo", "copy", "--quiet", "oci:"+filepath.Join(r.out, "oci", "konnectivity-chart"), "oci:"+t.TempDir()+"/copy:1.2.3")
 	for name, want := range r.chartLayout(t) {
 		if name == helmChart && !bytes.Equal(want, packed) {
@@ -79,9 +78,7 @@ func hasWhatTemplatesRead(t *testing.T, files map[string]string) {
 			}
 		}
 	}
-	if reads < 10 {
-		t.Errorf("only %d places are known where templates read manifests", reads)
-	}
+	holds(t, reads >= 10, "only %d places are known where templates read manifests", reads)
 }
 
 // chartLayout is the chart's two blobs, by their media types.
@@ -99,8 +96,7 @@ func (r *release) chartLayout(t *testing.T) map[string][]byte {
 	for _, layer := range manifest.Layers {
 		blobs[string(layer.MediaType)] = read(layer.Digest)
 	}
-	if len(blobs) != 2 || blobs[helmConfig] == nil || blobs[helmChart] == nil {
-		t.Errorf("the manifest is %v", manifest)
-	}
+	holds(t, len(blobs) == 2 && blobs[helmConfig] != nil && blobs[helmChart] != nil,
+		"the manifest is %v", manifest)
 	return blobs
 }

@@ -19,9 +19,7 @@ func must[T any](v T, err error) func(*testing.T) T {
 
 func noError(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	requires(t, err == nil, "%v", err)
 }
 
 // eventually waits for up to a minute until something works, as a probe does.
@@ -32,9 +30,7 @@ func eventually(t *testing.T, what string, works func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
+		requires(t, time.Now().Before(deadline), "%s: %v", what, err)
 	}
 }
 
@@ -51,6 +47,22 @@ func equal[T comparable](t *testing.T, got, want T, what string, args ...any) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s: got %#v, want %#v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// holds fails t unless a condition holds.
+func holds(t *testing.T, condition bool, what string, args ...any) {
+	t.Helper()
+	if !condition {
+		t.Errorf(what, args...)
+	}
+}
+
+// requires is holds that ends the test.
+func requires(t *testing.T, condition bool, what string, args ...any) {
+	t.Helper()
+	if !condition {
+		t.Fatalf(what, args...)
 	}
 }
 

@@ -217,9 +217,7 @@ func (w *world) preStop(server string) {
 	start := time.Now()
 	hook := append(append([]string{"2", "ctr"}, w.own()...), "task", "exec", "--exec-id", "preStop", server, "/bin/sh", "-c", "sleep 70")
 	out, _ := try(w.t, "timeout", hook...) // which has ended it, as intended
-	if time.Since(start) < 2*time.Second {
-		w.t.Errorf("the preStop hook ended at once: %s", out)
-	}
+	holds(w.t, time.Since(start) >= 2*time.Second, "the preStop hook ended at once: %s", out)
 	equal(w.t, w.ctr("task", "exec", "--exec-id", "short", server, "/bin/sh", "-c", "sleep 0.1 && echo slept"), "slept\n",
 		"a shell in the image")
 }

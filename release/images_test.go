@@ -227,13 +227,11 @@ func TestSkopeoReadsImages(t *testing.T) {
 		}
 		var config v1.ConfigFile
 		decode(t, command(t, "skopeo", "inspect", "--config", "oci-archive:"+artefact(t, name+"_*_oci.tar")), &config)
-		if !slices.Equal(config.Config.Entrypoint, []string{entrypoint}) || config.Config.User != "65532:65532" {
-			t.Errorf("%s starts %q as %q", name, config.Config.Entrypoint, config.Config.User)
-		}
+		holds(t, slices.Equal(config.Config.Entrypoint, []string{entrypoint}) && config.Config.User == "65532:65532",
+			"%s starts %q as %q", name, config.Config.Entrypoint, config.Config.User)
 		decode(t, command(t, "skopeo", "inspect", "oci-archive:"+artefact(t, name+"_*_oci.tar")), &image)
-		if image.Labels["org.opencontainers.image.version"] == "" {
-			t.Errorf("%s has no version: %v", name, image)
-		}
+		holds(t, image.Labels["org.opencontainers.image.version"] != "",
+			"%s has no version: %v", name, image)
 		command(t, "skopeo", "inspect", "--raw", "oci:"+artefact(t, filepath.Join("oci", name)))
 	}
 }
@@ -248,9 +246,7 @@ func TestImagesHoldLicences(t *testing.T) {
 	} {
 		files := imageFiles(t, artefact(t, filepath.Join("oci", name)))
 		for _, file := range want {
-			if len(files[file]) == 0 {
-				t.Errorf("%s has no %s", name, file)
-			}
+			holds(t, len(files[file]) != 0, "%s has no %s", name, file)
 		}
 		if source := files["usr/share/doc/busybox-static/source"]; name == "konnectivity-hypershift" && !strings.Contains(source, "source: busybox (= ") {
 			t.Errorf("%s: %s", name, source)
@@ -273,9 +269,7 @@ func imageFile(t *testing.T, path, name string) []byte {
 	defer content.Close()
 	for r := tar.NewReader(content); ; {
 		h, err := r.Next()
-		if err != nil {
-			t.Fatalf("%s in %s: %v", name, path, err)
-		}
+		requires(t, err == nil, "%s in %s: %v", name, path, err)
 		if h.Name == name {
 			return must(io.ReadAll(r))(t)
 		}
@@ -287,13 +281,9 @@ func openImage(t *testing.T, path string) io.ReadCloser {
 	t.Helper()
 	outer := must(layout.ImageIndexFromPath(path))(t)
 	indexes, err := partial.FindIndexes(outer, func(v1.Descriptor) bool { return true })
-	if err != nil || len(indexes) != 1 {
-		t.Fatalf("%d indexes: %v", len(indexes), err)
-	}
+	requires(t, err == nil && len(indexes) == 1, "%d indexes: %v", len(indexes), err)
 	images, err := partial.FindImages(indexes[0], func(v1.Descriptor) bool { return true })
-	if err != nil || len(images) != 1 {
-		t.Fatalf("%d images: %v", len(images), err)
-	}
+	requires(t, err == nil && len(images) == 1, "%d images: %v", len(images), err)
 	return mutate.Extract(images[0])
 }
 

@@ -117,9 +117,7 @@ func (m *machine) try(script string) (string, error) {
 func (m *machine) do(script string) string {
 	m.t.Helper()
 	out, err := m.try(script)
-	if err != nil {
-		m.t.Fatalf("%s\n%v\n%s", script, err, out)
-	}
+	requires(m.t, err == nil, "%s\n%v\n%s", script, err, out)
 	return out
 }
 
@@ -140,9 +138,7 @@ func (m *machine) listens() {
 	m.t.Helper()
 	_, page, _ := strings.Cut(string(must(os.ReadFile("../docs/one-name.md"))(m.t)), "\n## By systemd instead\n")
 	blocks := plainBlock.FindAllStringSubmatch(page, -1)
-	if len(blocks) != 1 {
-		m.t.Fatalf("docs/one-name.md has %d blocks for systemd", len(blocks))
-	}
+	requires(m.t, len(blocks) == 1, "docs/one-name.md has %d blocks for systemd", len(blocks))
 	m.do("printf '[Service]\\nExecStart=/bin/true\\n' > /etc/systemd/system/kubelet.service; " + blocks[0][1])
 	for _, what := range []string{"After", "Wants"} {
 		contains(m.t, m.do("systemctl show --value -p "+what+" kubelet"), "konnectivity-agent.service", "kubelet's %s", what)
@@ -270,9 +266,7 @@ func (m *machine) hardened(services ...string) {
 	m.t.Helper()
 	for _, s := range services {
 		out, err := m.try("systemd-analyze security --threshold=20 --no-pager " + s)
-		if err != nil {
-			m.t.Errorf("%s is exposed by more than 2.0: %v\n%s", s, err, out)
-		}
+		holds(m.t, err == nil, "%s is exposed by more than 2.0: %v\n%s", s, err, out)
 		m.t.Logf("%s: %s", s, lastLine(out))
 	}
 }

@@ -153,9 +153,7 @@ func (r *root) upgrade(format string) string {
 		}
 	}
 	files, err := filepath.Glob(r.file("/tmp/konnectivity-agent*99*." + format))
-	if err != nil || len(files) != 1 {
-		r.t.Fatalf("%q, %v", files, err)
-	}
+	requires(r.t, err == nil && len(files) == 1, "%q, %v", files, err)
 	return "/tmp/" + filepath.Base(files[0])
 }
 

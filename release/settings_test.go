@@ -35,9 +35,8 @@ func TestFIPS(t *testing.T) {
 	contains(t, string(must(os.ReadFile(r.provenanceFile()))(t)), `"fips": "v1.0.0"`, "the provenance")
 	noError(t, r.compile(s, tinyModule(t), "."))
 	info := must(buildinfo.ReadFile(r.binary(s, "tiny")))(t)
-	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "DefaultGODEBUG", Value: "fips140=on"}) {
-		t.Errorf("the program has %v", info.Settings)
-	}
+	holds(t, slices.Contains(info.Settings, debug.BuildSetting{Key: "DefaultGODEBUG", Value: "fips140=on"}),
+		"the program has %v", info.Settings)
 }
 
 // The settings of the person who builds a release do not reach the compiler.

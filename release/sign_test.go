@@ -83,9 +83,7 @@ func checkSignatures(t *testing.T, folder string, public crypto.PublicKey) {
 		t.Error("other checksums are taken for these")
 	}
 	files := must(filepath.Glob(filepath.Join(folder, "*_provenance.intoto.jsonl")))(t)
-	if len(files) != 1 {
-		t.Fatalf("envelopes: %q", files)
-	}
+	requires(t, len(files) == 1, "envelopes: %q", files)
 	text := must(os.ReadFile(files[0]))(t)
 	if err := sigstore.WrapVerifier(verifier).VerifySignature(bytes.NewReader(text), nil); err != nil {
 		t.Errorf("the provenance: %v", err)
@@ -134,9 +132,8 @@ func TestSignaturesAreAllThatAKeyAdds(t *testing.T) {
 	}
 	encoded := keyFiles["PKCS 8"](t, newKey(t, elliptic.P256()))
 	bare, once, twice := contents(signed(t, nil)), contents(signed(t, encoded)), contents(signed(t, encoded))
-	if len(bare) != 3 || len(once) != 5 {
-		t.Errorf("%d files without a key and %d with one, want 3 and 5", len(bare), len(once))
-	}
+	holds(t, len(bare) == 3 && len(once) == 5,
+		"%d files without a key and %d with one, want 3 and 5", len(bare), len(once))
 	for name, text := range bare {
 		equal(t, once[name], text, "%s with a key", name)
 	}

@@ -76,9 +76,8 @@ func TestOpenVEX(t *testing.T) {
 	}; !maps.Equal(said, want) {
 		t.Errorf("it says %v, want %v", said, want)
 	}
-	if doc.ID != "urn:konnectivity:openvex:v1.2.3" || doc.Author != "konnectivity" || !doc.Timestamp.Equal(r.time) {
-		t.Errorf("it is %s of %s, %v", doc.ID, doc.Author, doc.Timestamp)
-	}
+	holds(t, doc.ID == "urn:konnectivity:openvex:v1.2.3" && doc.Author == "konnectivity" && doc.Timestamp.Equal(r.time),
+		"it is %s of %s, %v", doc.ID, doc.Author, doc.Timestamp)
 	r.vulndb = t.TempDir()
 	if err := r.vulnerabilities(); err == nil {
 		t.Error("an empty folder is a database")

@@ -16,9 +16,7 @@ func TestWindowsServices(t *testing.T) {
 	}
 	script := files["service.ps1"]
 	list := regexp.MustCompile(`ValidateSet\(([^)]+)\)\]\[string\]\$Program`).FindStringSubmatch(script)
-	if list == nil {
-		t.Fatal("the script names no programs")
-	}
+	requires(t, list != nil, "the script names no programs")
 	names := strings.Split(strings.ReplaceAll(list[1], "'", ""), ", ")
 	equal(t, len(files), len(names)+1, "files for %q", names)
 	documented := string(must(os.ReadFile("../docs/flags.md"))(t)) + string(must(os.ReadFile("../docs/sidecars.md"))(t))
@@ -40,11 +38,7 @@ func TestWindowsServices(t *testing.T) {
 				t.Errorf("%s: %s is in the folder of another", name, value)
 			}
 		}
-		if count < 8 {
-			t.Errorf("%s has %d flags", name, count)
-		}
+		holds(t, count >= 8, "%s has %d flags", name, count)
 	}
-	if known("--no-such-flag") {
-		t.Error("every flag is known")
-	}
+	holds(t, !known("--no-such-flag"), "every flag is known")
 }
