@@ -46,12 +46,7 @@ type kubeAPI struct {
 // newControlPlane starts etcd; kube-apiservers come by addAPI.
 func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "k") // short: unix sockets live in it
-	testutil.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p := &controlPlane{t: t, whole: t}
-	p.suite = must(suite.New(binaries, dir))(t)
-	t.Cleanup(p.suite.Close)
+	p := &controlPlane{t: t, whole: t, suite: suite.ForTest(t, binaries)}
 	p.ca, p.front = must(pki.NewCA("cluster"))(t), must(pki.NewCA("front proxy"))(t)
 	p.writePKI()
 	p.startEtcd()

@@ -30,23 +30,13 @@ var binaries suite.Binaries
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	dir, err := os.MkdirTemp("", "kbin")
-	if err == nil {
-		binaries, err = suite.Build("../..", dir)
-	}
 	for _, name := range others {
-		if _, missing := os.Stat(program(name)); err == nil && missing != nil {
-			err = fmt.Errorf("%w: run `make e2e-apiserver`, which builds it", missing)
+		if _, err := os.Stat(program(name)); err != nil {
+			fmt.Fprintf(os.Stderr, "%v: run `make e2e-apiserver`, which builds it\n", err)
+			os.Exit(1)
 		}
 	}
-	status := 1
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	} else {
-		status = m.Run()
-	}
-	_ = os.RemoveAll(dir)
-	os.Exit(status)
+	os.Exit(suite.Main(m, "../..", &binaries))
 }
 
 // program is the path of one that the suite does not have.

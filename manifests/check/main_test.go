@@ -18,21 +18,11 @@ const controlPlane = "clusters-a"
 var programs suite.Binaries
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "check")
-	if err == nil {
-		programs, err = suite.Build("../..", dir)
-	}
-	status := 1
-	if err != nil {
+	status := suite.Main(m, "../..", &programs)
+	if err := goleak.Find(); status == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
-	} else {
-		status = m.Run()
-		if err := goleak.Find(); status == 0 && err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			status = 1
-		}
+		status = 1
 	}
-	_ = os.RemoveAll(dir)
 	os.Exit(status)
 }
 

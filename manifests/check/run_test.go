@@ -35,12 +35,9 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	dir := testutil.Must(os.MkdirTemp("", "km"))(t) // short, for the socket in it
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := testutil.Must(suite.New(programs, dir))(t)
-	t.Cleanup(s.Close)
-	w := &world{t: t, suite: s, certs: runCerts(t, filepath.Join(dir, "certs"))}
-	w.api = w.startAPI(dir)
+	s := suite.ForTest(t, programs)
+	w := &world{t: t, suite: s, certs: runCerts(t, filepath.Join(s.Dir, "certs"))}
+	w.api = w.startAPI(s.Dir)
 	return w
 }
 
