@@ -152,11 +152,10 @@ func (b *balancer) serve(ctx context.Context) {
 	}
 }
 
-// wire is a connection that a balancer carries: between whoever came, near, and
-// a backend, far.
+// wire is a connection that a balancer carries, from a client, near, to a backend, far.
 type wire struct {
 	near, far *net.TCPConn
-	silent    atomic.Bool // whichever side is left is not told of the other's end
+	silent    atomic.Bool // the side that is left does not learn that the other has ended
 }
 
 // reset ends both sides.
@@ -246,8 +245,8 @@ func (b *balancer) cut() {
 	}
 }
 
-// sever resets one side of all that is carried now. The other side hears nothing
-// of it, nor anything else: for it, whoever it talks to is gone without a word.
+// sever resets one side of all that is carried now. The other side receives
+// nothing any more, not even the reset: its peer has vanished.
 func (b *balancer) sever(near bool) {
 	for _, w := range b.carried() {
 		w.silent.Store(true)

@@ -174,11 +174,9 @@ func TestAgentWithAChangingAddress(t *testing.T) {
 	e.node.ip(t, "address add "+edgeNewIP+"/24 dev eth0")
 	changed := time.Now()
 	e.serveBytes(edgeNewIP+":80", 10)
-	for end := changed.Add(40*time.Second + patience); e.proxied.Load() == before; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the agent has not connected again:\n%s", e.agent.Output())
-		}
-	}
+	eventually(t, 40*time.Second+patience, "the agent has connected again", func() (bool, any) {
+		return e.proxied.Load() != before, e.agent.Output()
+	})
 	t.Logf("connected again after %v", time.Since(changed).Round(time.Second))
 	e.node.awaitOK(t, e.agent, "http://127.0.0.1:8093/readyz")
 	testutil.Equal(t, must(e.get(edgeNewIP+":80"))(t), 10, "bytes")

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,15 +113,10 @@ func inside[T any](ns netns, open func() (T, error)) (T, error) {
 // awaitOK waits until a URL answers in it.
 func (ns netns) awaitOK(t *testing.T, p *suite.Process, url string) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	eventually(t, patience, url, func() (bool, any) {
 		_, err := ns.run(t, "curl", "--silent", "--fail", "--max-time", "20", "--noproxy", "*", url)
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%v\n%s", err, p.Output())
-		}
-	}
+		return err == nil, fmt.Sprint(err, "\n", p.Output())
+	})
 }
 
 // A host that has no IPv4 loopback is reached by IPv6 at ports that listen on all addresses.

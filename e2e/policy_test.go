@@ -66,6 +66,14 @@ func policyFile(t *testing.T, rules string) string {
 	return path
 }
 
+// noDenial are rules that deny nothing of a test's.
+const noDenial = "rules:\n- {name: none, action: deny, who: ['*'], where: ['192.0.2.1']}\n"
+
+// denying returns rules that deny a destination to all clients.
+func denying(where string) string {
+	return "rules:\n- {name: denied, action: deny, who: ['*'], where: ['" + where + "']}\n"
+}
+
 // writePolicy replaces a policy file as a whole, as those who change files in use should.
 func writePolicy(t testing.TB, path, rules string) {
 	t.Helper()

@@ -20,11 +20,7 @@ func (l *load) deny(target string) {
 // them over, are ended as any by a change of the agent's policy file, and of the server's.
 func TestPolicyReachesConnectionsThatMoved(t *testing.T) {
 	t.Parallel()
-	const none = "rules:\n- {name: none, action: deny, who: ['*'], where: ['192.0.2.1']}\n"
-	rule := func(target string) string {
-		return "rules:\n- {name: denied, action: deny, who: ['*'], where: ['" + target + "']}\n"
-	}
-	ofAgent, ofServers := policyFile(t, none), policyFile(t, none)
+	ofAgent, ofServers := policyFile(t, noDenial), policyFile(t, noDenial)
 	f := newFleet(t, 2, flags{
 		server: []string{"--policy-file=" + ofServers},
 		agent:  []string{"--policy-file=" + ofAgent, "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=10m"},
@@ -51,7 +47,7 @@ func TestPolicyReachesConnectionsThatMoved(t *testing.T) {
 	for i, path := range []string{ofAgent, ofServers} {
 		l.deny(targets[i])
 		changed := time.Now()
-		writePolicy(t, path, rule(targets[i]))
+		writePolicy(t, path, denying(targets[i]))
 		t.Logf("connections were ended within %v of the change", l.only(t, changed))
 		l.conns = without(l, targets[i])
 	}
@@ -71,7 +67,7 @@ func without(l *load, target string) (rest []*carried) {
 // The server that a client has met judges what it forwards to the agents of others.
 func TestPolicyReachesForwardedConnections(t *testing.T) {
 	t.Parallel()
-	path := policyFile(t, "rules:\n- {name: none, action: deny, who: ['*'], where: ['192.0.2.1']}\n")
+	path := policyFile(t, noDenial)
 	c := newCrewOf(t, newSuite(t), func(_ int, all []string) []string {
 		return []string{"--peer-servers=" + strings.Join(all, ","), "--policy-file=" + path}
 	})
@@ -83,6 +79,6 @@ func TestPolicyReachesForwardedConnections(t *testing.T) {
 	}
 	l.deny(c.targets[1])
 	changed := time.Now()
-	writePolicy(t, path, "rules:\n- {name: denied, action: deny, who: ['*'], where: ['127.0.1.2']}\n")
+	writePolicy(t, path, denying("127.0.1.2"))
 	t.Logf("connections were ended within %v of the change", l.only(t, changed))
 }

@@ -140,11 +140,8 @@ func TestPolicyReachesOpenConnections(t *testing.T) {
 				targets[i] = testutil.Echo(t)
 				_, ports[i], _ = net.SplitHostPort(targets[i])
 			}
-			deny := func(i int) string {
-				return fmt.Sprintf("rules:\n- {name: denied, action: deny, who: ['*'], where: ['127.0.0.0/8:%s']}\n", ports[i])
-			}
-			const none = "rules:\n- {name: none, action: deny, who: ['*'], where: ['192.0.2.1']}\n"
-			path := policyFile(t, none)
+			deny := func(i int) string { return denying("127.0.0.0/8:" + ports[i]) }
+			path := policyFile(t, noDenial)
 			decides := map[string][]string{at: {"--policy-file=" + path, "--audit-log=-"}}
 			w := newWholeOf(t, flags{server: decides["server"], agent: decides["agent"]})
 			fronts := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})

@@ -169,9 +169,7 @@ func TestSidecarFollowsRotation(t *testing.T) {
 
 	pki2 := filepath.Join(openDir(t), "pki")
 	must(command(t, nil, d.Bin.Path("konnectivity"), "certs", pki2))(t)
-	if code, err := d.server.Stop(); err != nil || code != 0 {
-		t.Fatal(code, err)
-	}
+	stopInOrder(t, d.server.Process)
 	file := func(name string) string { return filepath.Join(pki2, name) }
 	testutil.NoError(t, d.RunServer(d.server, "--server-ca-cert="+file("ca.crt"), "--server-cert="+file("server.crt"), "--server-key="+file("server.key")))
 	testutil.Fails(t, l.get(t, "http", d.hosted.ip, d.web.plain), "the new server, by the old CA")

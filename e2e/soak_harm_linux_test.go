@@ -170,7 +170,7 @@ func viaLibrary(library *client.Client) tunnel.Dialer {
 // deny has a policy file deny the victims' destination for a while.
 func (w *town) deny(path string) {
 	w.strike(w.echo, true, func() {
-		writePolicy(w.t, path, "rules:\n- {name: denied, action: deny, who: ['*'], where: ['"+w.echo+"']}\n")
+		writePolicy(w.t, path, denying(w.echo))
 	}, w.fronts()...)
 	writePolicy(w.t, path, noDenial)
 	for _, way := range w.fronts() {

@@ -44,10 +44,7 @@ type town struct {
 	times                     int    // something was made that needs a name
 }
 
-const (
-	noDenial   = "rules:\n- {name: none, action: deny, who: ['*'], where: ['192.0.2.1']}\n"
-	mortalHost = "127.0.1.2"
-)
+const mortalHost = "127.0.1.2"
 
 func (w *town) file(name string) string { return filepath.Join(w.dir, name) }
 

@@ -296,9 +296,9 @@ func (h *hosting) states(t *testing.T) map[string]string {
 	return out
 }
 
-// A cluster moves from a server of its own to a shared one, and out again, by
-// what its name leads to: its agents and sidecars are not touched, and what is
-// open goes on.
+// A cluster moves from a server of its own to a shared one, and back, as its
+// name leads to another address. Its agents and sidecars are not touched, and open connections
+// go on.
 func TestAClusterMovesInAndOutWithoutACut(t *testing.T) {
 	t.Parallel()
 	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}

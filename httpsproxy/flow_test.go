@@ -195,7 +195,7 @@ func TestASlowAnswerIsNoStall(t *testing.T) {
 }
 
 // The id of a request's client is the id of its dial: of CONNECT, of a plain
-// request and of an upgraded one; what is no trace-id is replaced.
+// request and of an upgraded one; an id that is no trace-id is replaced.
 func TestTraceParentFollowsTheDial(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	ids, parents := make(chan string, 1), make(chan uint64, 2)

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -179,19 +178,13 @@ const (
 // settle waits until nothing is left of what a test did.
 func (c *cluster) settle(t *testing.T, base footprint) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		left := c.leftovers(t, base)
-		if left == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			var stacks bytes.Buffer
-			buf := make([]byte, 1<<20)
-			stacks.Write(buf[:runtime.Stack(buf, true)])
-			t.Fatalf("after %v still: %s\n%s", patience, left, stacks.String())
-		}
+	left := c.leftovers(t, base)
+	for end := time.Now().Add(patience); left != "" && time.Now().Before(end); left = c.leftovers(t, base) {
 		time.Sleep(100 * time.Millisecond)
+	}
+	if left != "" {
+		stacks := make([]byte, 1<<20)
+		t.Fatalf("after %v still: %s\n%s", patience, left, stacks[:runtime.Stack(stacks, true)])
 	}
 }
 

@@ -89,8 +89,8 @@ func (all targets) askBySocket(t *testing.T, path string) {
 // socketVolume is the volume of the server's socket, in every pod that has one.
 const socketVolume = "konnectivity-socket"
 
-// socketFolder is where a pod has the socket's folder from, and where a
-// container has it.
+// socketFolder returns the folder of the host that a pod mounts for the socket, and where a
+// container mounts it.
 func socketFolder(t *testing.T, p pod, container string) (host *corev1.HostPathVolumeSource, path string) {
 	t.Helper()
 	i := slices.IndexFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.Name == socketVolume })

@@ -123,8 +123,8 @@ func (deaf) Flush() {}
 
 func (deaf) Fail(error) {}
 
-// What comes for a connection that is closed is dropped, also where it was delivered:
-// its peer may have to get rid of that before it takes what was written here.
+// Bytes for a connection that is closed are dropped, also those that were delivered: the
+// peer may send them before it reads the bytes that were written here.
 func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
@@ -229,7 +229,7 @@ func TestAWriteDeadlineIsKept(t *testing.T) {
 	}
 }
 
-// slow is a Receiver that is stuck with its turn, and counts what it is told.
+// slow is a Receiver that never hands its turn back, and counts failures.
 type slow struct {
 	deaf
 	fails int
@@ -237,8 +237,8 @@ type slow struct {
 
 func (r *slow) Fail(error) { r.fails++ }
 
-// Whoever is slow has all the time to take what came before an end in order, also where
-// the carrier of a plain connection is reset or lost behind that.
+// A slow reader has unlimited time to take the bytes before an end in order, also if the
+// carrier of a plain connection is reset or lost behind that end.
 func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
@@ -295,7 +295,7 @@ func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 		plain := w.agent.Stats().Degraded
 		testutil.Requires(t, plain == 1, "%d connections have become plain", plain)
 		more := 0
-		for _, n := range []int{60 << 10, tunnel.ChunkSize} { // as much as is kept
+		for _, n := range []int{60 << 10, tunnel.ChunkSize} { // the most that is kept
 			more += n // a Write would wait for the first one
 			testutil.NoError(t, a.Out().WriteChunks([]tunnel.Chunk{tunnel.CopyChunk(make([]byte, n))}))
 		}
