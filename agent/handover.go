@@ -83,7 +83,7 @@ func (h *Handover) meet() (there bool, err error) {
 }
 
 func (h *Handover) listen() error {
-	socket, err := unixsocket.Listen(h.path, unixsocket.Options{Replace: true, Mode: 0o600})
+	socket, err := unixsocket.Listen(h.path, unixsocket.Options{Replace: true, Mode: 0o600, Log: h.log})
 	if err == nil {
 		h.socket = socket
 	}

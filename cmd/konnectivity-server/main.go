@@ -291,7 +291,7 @@ func (p *process) tenantTokens(t *tenant.Tokens) *auth.TokensConfig {
 func (p *process) tenantListener(at tenant.Address) (l server.Listener, err error) {
 	f := p.flags
 	if at.Socket != "" {
-		l.Listener, err = unixsocket.Listen(at.Socket, unixsocket.Options{Replace: f.deleteUDS})
+		l.Listener, err = unixsocket.Listen(at.Socket, unixsocket.Options{Replace: f.deleteUDS, Log: p.Log})
 		return l, err
 	}
 	like, host := p.options.Agents[0], f.agentPort.Host
@@ -316,7 +316,7 @@ func (p *process) listenClients() error {
 		p.options.Clients = append(p.options.Clients, l)
 	}
 	if f.uds != "" {
-		l, err := p.Opened(unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS}))
+		l, err := p.Opened(unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS, Log: p.Log}))
 		switch {
 		case errors.Is(err, unixsocket.ErrStale):
 			return fmt.Errorf("--uds-name: %w or set --delete-existing-uds-file", err)

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"konnectivity/tunnel"
 )
 
@@ -29,6 +31,9 @@ const (
 
 	// probeTimeout bounds the attempt to connect to a socket that exists.
 	probeTimeout = time.Second
+
+	// lookEvery is how often a listener to which nobody connects looks for its file.
+	lookEvery = 2 * time.Second
 )
 
 // ErrStale is the error of Listen for a stale socket file, which no process serves,
@@ -40,12 +45,15 @@ type Options struct {
 	Replace bool        // a stale socket file
 	Mode    os.FileMode // 0 means DefaultMode
 	Owner   *Owner      // nil is this process
+
+	Log logrus.FieldLogger // of what becomes of the file; nil: none
 }
 
 // Listen listens on a unix socket at path. What is not a socket is never
 // deleted, and a socket that is served is never taken over. Closing the
 // listener removes the file. At no time may others connect than those that o
-// permits, and this process.
+// permits, and this process. One goroutine accepts: where the file was removed, nobody could
+// connect any more, so it makes another.
 func Listen(path string, o Options) (net.Listener, error) {
 	switch {
 	case strings.HasPrefix(path, "@"):
@@ -53,28 +61,11 @@ func Listen(path string, o Options) (net.Listener, error) {
 	case len(path) > maxPath:
 		return nil, fmt.Errorf("the path of a unix socket has at most %d bytes, this one %d", maxPath, len(path))
 	}
-	defer lock(filepath.Dir(path))()
-	if err := removeStale(path, o.Replace); err != nil {
+	l := &listener{path: path, options: o}
+	if err := l.bind(); err != nil {
 		return nil, err
 	}
-	l, err := listenPrivately(path)
-	if err != nil {
-		return nil, err
-	}
-	u := l.(*net.UnixListener)
-	u.SetUnlinkOnClose(false)
-	info, err := os.Lstat(path)
-	if err != nil {
-		_ = u.Close()
-		return nil, err
-	}
-	own := &listener{UnixListener: u, path: path, file: info}
-	if err := o.open(path); err != nil {
-		own.remove()
-		_ = u.Close()
-		return nil, err
-	}
-	return own, nil
+	return l, nil
 }
 
 // open sets the file's group, mode and owner, in this order: until the group is set
@@ -139,24 +130,98 @@ func (t taken) Unwrap() []error { return t.is }
 // listener removes its file as it closes, unless the file is another's by then:
 // the next process may have put its own there.
 type listener struct {
-	*net.UnixListener
-	path string
-	file os.FileInfo
-	once sync.Once
+	path    string
+	options Options
+
+	mu     sync.Mutex
+	socket *net.UnixListener
+	file   os.FileInfo
+	fault  string // why there is no file, as logged last
+	closed bool
 }
+
+// bind makes the socket and its file. The caller holds the lock, or is Listen.
+func (l *listener) bind() error {
+	defer lock(filepath.Dir(l.path))()
+	if err := removeStale(l.path, l.options.Replace); err != nil {
+		return err
+	}
+	made, err := listenPrivately(l.path)
+	if err != nil {
+		return err
+	}
+	socket := made.(*net.UnixListener)
+	socket.SetUnlinkOnClose(false)
+	file, err := os.Lstat(l.path)
+	if err == nil {
+		if err = l.options.open(l.path); err != nil {
+			remove(l.path, file)
+		}
+	}
+	if err != nil {
+		_ = socket.Close()
+		return err
+	}
+	if l.socket != nil {
+		_ = l.socket.Close()
+	}
+	l.socket, l.file = socket, file
+	return nil
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		l.mu.Lock()
+		socket := l.socket
+		l.mu.Unlock()
+		_ = socket.SetDeadline(time.Now().Add(lookEvery))
+		c, err := socket.Accept()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return c, err
+		}
+		l.restore()
+	}
+}
+
+// restore makes another socket where the file is there no more.
+func (l *listener) restore() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	info, err := os.Lstat(l.path)
+	if l.closed || err == nil && os.SameFile(info, l.file) {
+		return
+	}
+	err = l.bind()
+	switch log := l.options.Log; {
+	case log == nil:
+	case err == nil:
+		log.WithField("path", l.path).Warn("the file of a unix socket was removed or replaced, so that nobody could connect; it is there again")
+	case err.Error() != l.fault:
+		l.fault = err.Error()
+		log.WithField("path", l.path).WithError(err).Error("the file of a unix socket was removed or replaced, so that nobody can connect; trying to make it again and again")
+	}
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: l.path} }
 
 // Close implements net.Listener.
 func (l *listener) Close() error {
-	l.once.Do(func() {
-		defer lock(filepath.Dir(l.path))()
-		l.remove()
-	})
-	return l.UnixListener.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.closed = true
+		unlock := lock(filepath.Dir(l.path))
+		remove(l.path, l.file)
+		unlock()
+	}
+	return l.socket.Close()
 }
 
-// remove removes the file. The caller has locked its folder.
-func (l *listener) remove() {
-	if info, err := os.Lstat(l.path); err == nil && os.SameFile(info, l.file) {
-		_ = os.Remove(l.path)
+// remove removes the file at path if it still is that one. The caller has locked its folder.
+func remove(path string, file os.FileInfo) {
+	if info, err := os.Lstat(path); err == nil && os.SameFile(info, file) {
+		_ = os.Remove(path)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/testutil"
@@ -79,6 +80,55 @@ func TestCloseRemovesItsOwnFileOnly(t *testing.T) {
 	connects(t, path)
 	second.Close()
 	testutil.Holds(t, gone(path), "the file is left behind")
+}
+
+// A socket whose file something else removes is there again soon, with the same rights; what
+// has taken its place is left alone.
+func TestFileThatWasRemovedIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s")
+	log, lines := test.NewNullLogger()
+	l := mustListen(t, path, Options{Mode: 0o600, Log: log})
+	accepted := make(chan net.Conn)
+	go func() {
+		defer close(accepted)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- c
+		}
+	}()
+	reach := func() {
+		t.Helper()
+		testutil.Eventually(t, "somebody can connect", func() bool {
+			c, err := net.Dial("unix", path)
+			if err != nil {
+				return false
+			}
+			defer c.Close()
+			return (<-accepted).Close() == nil
+		})
+	}
+	reach()
+	testutil.NoError(t, os.Remove(path))
+	reach()
+	info := testutil.Must(os.Lstat(path))(t)
+	testutil.Holds(t, !Guarded || info.Mode().Perm() == 0o600, "its mode is now %v", info.Mode())
+	testutil.Equal(t, testutil.Lines(lines, "it is there again"), 1, "lines that say so")
+
+	other := path + ".other"
+	testutil.NoError(t, os.WriteFile(other, []byte("precious"), 0o600))
+	testutil.NoError(t, os.Rename(other, path))
+	testutil.Eventually(t, "the log says that the file is another's", func() bool { return testutil.Lines(lines, "is not a socket") > 0 })
+	testutil.Equal(t, string(testutil.Must(os.ReadFile(path))(t)), "precious", "the other file")
+	testutil.NoError(t, os.Remove(path))
+	reach()
+
+	l.Close()
+	_, open := <-accepted
+	testutil.Holds(t, !open && gone(path), "after Close, accepted: %v, file gone: %v", open, gone(path))
 }
 
 func TestListenRefusesBadPaths(t *testing.T) {

@@ -39,7 +39,9 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 		main = append(main, ln)
 	}
 	if o.ServingUDS != "" {
-		ln, err := s.Opened(unixsocket.Listen(o.ServingUDS, o.uds))
+		uds := o.uds
+		uds.Log = s.Log
+		ln, err := s.Opened(unixsocket.Listen(o.ServingUDS, uds))
 		if err != nil {
 			return main, second, fmt.Errorf("--serving-uds: %w", err)
 		}
