@@ -42,8 +42,8 @@ const component = "konnectivity-server"
 // unbounded is the timeout for --backend-dial-timeout=0.
 const unbounded = time.Duration(math.MaxInt64 / 2)
 
-// tenantsWait bounds the wait for tenants' Secrets at the start.
-const tenantsWait = 10 * time.Second
+// tenantsWait bounds the wait for tenants' Secrets at the start, in which nobody is served.
+const tenantsWait = 2 * time.Second
 
 func main() { os.Exit(cli.Main(newCommand())) }
 

@@ -420,3 +420,7 @@ func TestAdminFlagsAct(t *testing.T) {
 		})
 	}
 }
+
+func TestTenantsPageKnowsTheWait(t *testing.T) {
+	testutil.Says(t, "../../docs/tenants.md", "starts meanwhile waits for at most %v s, then serves its own cluster", int64(tenantsWait/time.Second))
+}
