@@ -247,6 +247,8 @@ func (c *Conn) answered(epoch uint32, near tunnel.Conn, err error, flow *tunnel.
 		c.do(a)
 	case c.m.Life() == Complete: // the opener may still write, which is not to be resumed
 		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+	case c.m.Life() == Ended:
+		_ = st.Reset(&tunnel.ResetError{Code: c.m.ResetCode()})
 	default:
 		st.Detach()
 	}

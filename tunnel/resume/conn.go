@@ -224,6 +224,9 @@ func (c *Conn) Reset(cause error) error {
 	if c.m.Over() && c.st != nil {
 		_ = c.st.Reset(&tunnel.ResetError{Code: c.m.ResetCode()})
 	}
+	if c.m.Over() && c.opening == nil {
+		c.manager.ended.add(c)
+	}
 	c.do(a)
 	return nil
 }

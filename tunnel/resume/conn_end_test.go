@@ -56,7 +56,7 @@ func TestResetByTheDestinationWithoutACarrier(t *testing.T) {
 	far.Close()
 	eventually(t, func() bool { return w.agent.Len() == 0 })
 	w.servers[0].linkNear()
-	testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Read(make([]byte, 1)))), tunnel.CodeLost, "it reads")
+	testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Read(make([]byte, 1)))), tunnel.CodePeerReset, "it reads")
 	eventually(t, func() bool { return w.opener.Len() == 0 })
 }
 

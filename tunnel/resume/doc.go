@@ -40,7 +40,8 @@
 // carrier that was left may still deliver bytes, or take some. The window runs from
 // Detaching on, and ends by DeadlineDue. A connection InUse whose application has left both
 // directions lingers until the peer has taken all, by Acked or CarrierUp. An Abandoned
-// connection was reset without a carrier, and ends with the next CarrierUp. A Moving one is
+// connection was reset without a carrier, and ends with the next CarrierUp; an acceptor that was
+// reset is over, and answers Offered so that its peer gets a carrier that is reset. A Moving one is
 // on its way to another process (docs/handover.md): it gets no carrier, takes all that its
 // relay still has, and ends with MoveEnds.
 //
@@ -50,11 +51,11 @@
 // Conn has the lock, the stream and the waits of the application, and carries out the
 // actions of its Machine. While it is attached, it has no goroutine. Redials have
 // a redialQueue, figures and memory an accounting, the turn to read a readToken, and an
-// acceptor's dials a dial. In a process between the ends, which has no Conn, Splice joins the
-// two streams of a connection.
+// acceptor's dials a dial; its endings have what it has reset lately. In a process between the
+// ends, which has no Conn, Splice joins the two streams of a connection.
 //
 // Locks are taken in this order: Conn.mu, a link's, readToken.mu, taskQueue.mu and
-// Manager.mu. What a link calls with its own lock held (Ready, Fail, Lost, Move)
+// Manager.mu or endings.mu. What a link calls with its own lock held (Ready, Fail, Lost, Move)
 // therefore takes only the last three.
 //
 // A Manager owns its Conns and their goroutines until Wait returns; the links are

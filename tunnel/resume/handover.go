@@ -78,13 +78,17 @@ func (m *Manager) SetHandingOver(on bool) {
 	}
 }
 
-// find returns the accepted connection with that token, or why there is none.
+// find returns the accepted connection with that token, also one that was reset here lately, or
+// why there is none.
 func (m *Manager) find(token [16]byte) (*Conn, error) {
 	var late <-chan time.Time
 	for {
 		m.mu.Lock()
 		c, adopted := m.acceptedLocked(token), m.adopted
 		m.mu.Unlock()
+		if c == nil {
+			c = m.ended.get(token)
+		}
 		switch {
 		case c != nil:
 			return c, nil

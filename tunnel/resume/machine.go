@@ -453,6 +453,8 @@ func (m *Machine) Offered(epoch uint32, offset uint64, now time.Time) Actions {
 	switch {
 	case m.life == Moved:
 		return RefuseMoving
+	case m.life == Ended: // the reset may have been lost: the new carrier brings it again
+		return Answer
 	case m.Over():
 		return RefuseGone
 	case epoch <= m.epoch && m.Plain():

@@ -228,7 +228,8 @@ func TestMachine(t *testing.T) {
 			{3, up(4, 0), StateAttached, Live, Attach},
 			{3, took(4, 1, false), StateAttached, Live, AckSoon},
 			{4, reset(4), StateGone, Ended, Finish | Fail},
-			{5, offered(5, 3), StateGone, Ended, RefuseGone},
+			{5, offered(5, 3), StateGone, Ended, Answer},
+			{5, up(5, 0), StateGone, Ended, RefuseGone}, // and resets it
 		}},
 		"a carrier whose opener cannot be told": {steps: []step{
 			{1, dropped(0), StateDetached, Live, Detach | Dial},

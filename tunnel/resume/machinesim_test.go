@@ -681,6 +681,8 @@ func (w *world) accept(a *actor, far *leg, f frame) bool {
 		a.carry(far, f.ep)
 	case a.m.life == Complete: // the opener may still write
 		w.send(far, toServer, frame{kind: 'r', code: tunnel.CodeCancelled})
+	case a.m.life == Ended:
+		w.send(far, toServer, frame{kind: 'r', code: a.m.ResetCode()})
 	}
 	if w.now < w.spite && a.leg == far { // nothing goes by it either way
 		w.spited++

@@ -83,6 +83,8 @@ type Manager struct {
 	redials   redialQueue
 	redialing int           // goroutines that redial
 	adopted   chan struct{} // closed by the next Adopt; nil: all connections of this end are here
+
+	ended endings
 }
 
 // New makes a Manager. Close and Wait end it.
