@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -107,8 +108,11 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 		if err == nil && r.time != nil {
 			*r.time, _ = http.ParseTime(resp.Header.Get("Date"))
 		}
-		if err != nil || resp.StatusCode >= 200 && resp.StatusCode <= 206 {
-			return resp, err
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode >= 200 && resp.StatusCode <= 206 {
+			return resp, noPage(resp)
 		}
 		pause, again := retryAfter(resp)
 		err = refusal(resp)
@@ -120,6 +124,15 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+}
+
+// noPage returns an error for a web page, and closes it.
+func noPage(resp *http.Response) error {
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") {
+		return nil
+	}
+	_ = resp.Body.Close()
+	return fmt.Errorf("%s answered with a web page: it is not a Kubernetes API, or a proxy or a portal is in front of it", resp.Request.URL.Host)
 }
 
 // retryAfter is after which time the API wants to be asked again, if it does.

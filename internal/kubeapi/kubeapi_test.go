@@ -138,6 +138,26 @@ func TestWrongAnswers(t *testing.T) {
 }
 
 // Much space in a list, in small parts, is not looked at again with each of them.
+func TestWebPagesAreNoAPI(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, "<html>log in</html>")
+	}))
+	t.Cleanup(srv.Close)
+	config := &kubeapi.Config{URL: srv.URL}
+	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
+	defer secrets.CloseIdle()
+	keys := testutil.Must(kubeapi.NewSigningKeys(config))(t)
+	for what, err := range map[string]error{
+		"a list":    testutil.Err(secrets.List(t.Context(), kubeapi.ListOptions{})),
+		"an object": testutil.Err(secrets.Get(t.Context(), "a")),
+		"a watch":   secrets.Watch(t.Context(), kubeapi.WatchOptions{}, func() { t.Error("the watch has begun") }, nil),
+		"keys":      testutil.Err(keys(t.Context())),
+	} {
+		testutil.ErrorSays(t, err, "not a Kubernetes API", "%s", what)
+	}
+}
+
 func TestListWithMuchSpace(t *testing.T) {
 	body := iotest.OneByteReader(strings.NewReader("{" + strings.Repeat(" ", 1<<20) + "}"))
 	config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {

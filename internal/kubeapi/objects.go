@@ -152,11 +152,7 @@ func (o Objects[T]) at(method string, name ...string) request {
 func (o Objects[T]) List(ctx context.Context, opts ListOptions) (*List[T], error) {
 	r, out := o.at(http.MethodGet), &List[T]{}
 	r.time = &out.Time
-	limit := strconv.Itoa(opts.Limit)
-	if opts.Limit == 0 {
-		limit = ""
-	}
-	r.query = query("labelSelector", opts.Labels, "fieldSelector", opts.Fields, "limit", limit, "continue", opts.Continue)
+	r.query = query("labelSelector", opts.Labels, "fieldSelector", opts.Fields, "limit", strconv.Itoa(opts.Limit), "continue", opts.Continue)
 	resp, err := o.api.send(ctx, r)
 	if err != nil {
 		return nil, err
