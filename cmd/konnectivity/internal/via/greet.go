@@ -85,6 +85,14 @@ func handshakeAt(ctx context.Context, c net.Conn, front, address string, want Pr
 	return err
 }
 
+// unanswered is the error of a dial where the proxy at front hung up, or said nothing in time.
+func unanswered(front string, dial *tunnel.DialError) *tunnel.DialError {
+	if dial.Reason != "" { // it says what answers there
+		return dial
+	}
+	return &tunnel.DialError{Failure: dial.Failure, Address: dial.Address, Reason: "no answer from the proxy at " + front, Err: dial.Err}
+}
+
 // noProxy has the answers of web servers to CONNECT.
 var noProxy = map[int]bool{400: true, 404: true, 405: true, 501: true}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/url"
@@ -118,7 +119,7 @@ func SOCKS5(front string) tunnel.Dialer {
 		})
 		if err != nil {
 			_ = c.Close()
-			return nil, refusedBySOCKS5(address, err)
+			return nil, refusedBySOCKS5(front, address, err)
 		}
 		return c, nil
 	})
@@ -138,11 +139,11 @@ var socks5Replies = []struct {
 	{"TTL expired", tunnel.FailTimeout, ""}, // as our sidecars answer
 }
 
-// refusedBySOCKS5 is the error of a dial that a proxy did not make.
-func refusedBySOCKS5(address string, err error) *tunnel.DialError {
+// refusedBySOCKS5 is the error of a dial that the proxy at front did not make.
+func refusedBySOCKS5(front, address string, err error) *tunnel.DialError {
 	dial := tunnel.AsDialError(address, err)
-	if dial.Failure != tunnel.FailInternal {
-		return dial
+	if dial.Failure != tunnel.FailInternal || errors.Is(err, io.EOF) {
+		return unanswered(front, dial)
 	}
 	for _, r := range socks5Replies {
 		if strings.HasSuffix(err.Error(), r.words) {
@@ -168,7 +169,10 @@ func HTTP(front string) tunnel.Dialer {
 		if status, ok := errors.AsType[*connect.StatusError](err); ok {
 			return nil, &tunnel.DialError{Failure: connect.ServerFailure(status), Address: address, Err: err}
 		}
-		return far, err
+		if err != nil {
+			return nil, unanswered(front, tunnel.AsDialError(address, err))
+		}
+		return far, nil
 	})
 }
 

@@ -2,6 +2,7 @@ package via
 
 import (
 	"cmp"
+	"context"
 	"io"
 	"net"
 	"testing"
@@ -31,6 +32,25 @@ func TestSOCKS5Replies(t *testing.T) {
 		_, err := SOCKS5(front).Dial(t.Context(), tunnel.NewFlow("tcp", "x.test:1"))
 		testutil.Requires(t, err != nil, "reply %d", reply)
 		testutil.Equal(t, err.Error(), want, "reply %d", reply)
+	}
+}
+
+// A proxy that hangs up, or says nothing, is named.
+func TestProxiesWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	for name, dialer := range map[string]func(string) tunnel.Dialer{"SOCKS5": SOCKS5, "HTTP": HTTP} {
+		for _, hangsUp := range []bool{true, false} {
+			ctx, cancel := context.WithCancel(t.Context())
+			front := testutil.Serve(t, func(c *net.TCPConn) {
+				if _, _ = c.Read(make([]byte, 1<<10)); !hangsUp {
+					cancel()
+					_, _ = io.Copy(io.Discard, c)
+				}
+			})
+			_, err := dialer(front).Dial(ctx, tunnel.NewFlow("tcp", "x.test:1"))
+			cancel()
+			testutil.ErrorSays(t, err, "dial x.test:1: no answer from the proxy at "+front, "%s, which hangs up: %v", name, hangsUp)
+		}
 	}
 }
 
