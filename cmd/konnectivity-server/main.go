@@ -42,7 +42,7 @@ const component = "konnectivity-server"
 // unbounded is the timeout for --backend-dial-timeout=0.
 const unbounded = time.Duration(math.MaxInt64 / 2)
 
-// tenantsWait bounds the wait for tenants' Secrets at the start, in which nobody is served.
+// tenantsWait bounds the wait for tenants' Secrets at the start. Until then the server accepts no connection.
 const tenantsWait = 2 * time.Second
 
 func main() { os.Exit(cli.Main(newCommand())) }

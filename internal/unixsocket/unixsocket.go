@@ -32,7 +32,7 @@ const (
 	// probeTimeout bounds the attempt to connect to a socket that exists.
 	probeTimeout = time.Second
 
-	// lookEvery is how often a listener to which nobody connects looks for its file.
+	// lookEvery is the interval at which an idle listener checks that its file is there.
 	lookEvery = 2 * time.Second
 )
 
@@ -52,8 +52,8 @@ type Options struct {
 // Listen listens on a unix socket at path. What is not a socket is never
 // deleted, and a socket that is served is never taken over. Closing the
 // listener removes the file. At no time may others connect than those that o
-// permits, and this process. One goroutine accepts: where the file was removed, nobody could
-// connect any more, so it makes another.
+// permits, and this process. One goroutine calls Accept, which also makes the file again if
+// something else removed it.
 func Listen(path string, o Options) (net.Listener, error) {
 	switch {
 	case strings.HasPrefix(path, "@"):
