@@ -242,7 +242,6 @@ var badTargets = map[string]string{
 	"no authority":      "GET http:///x HTTP/1.1\r\nHost: example.test\r\n\r\n",
 	"opaque":            "GET http:example.test HTTP/1.1\r\nHost: example.test\r\n\r\n",
 	"ftp":               "GET ftp://example.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
-	"URI's user":        "GET http://user:pw@example.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
 	"URI's port 0":      "GET http://example.test:0/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
 	"URI's port 65536":  "GET http://example.test:65536/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
 	"URI's NUL":         "GET http://exa\x00mple.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n",

@@ -205,19 +205,19 @@ func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *
 func (x *exchange) rewriteTarget(out *http.Request) {
 	_, target, _ := strings.Cut(x.req.RequestURI, "://")
 	target, _, _ = strings.Cut(target, "?")
-	host, path, found := strings.Cut(target, "/")
+	_, path, found := strings.Cut(target, "/")
 	path = "/" + path
 	u := *out.URL
 	server := out.Method == http.MethodOptions && u.Path == "" && u.RawQuery == "" && !u.ForceQuery
 	switch {
 	case server && x.server.proxied(out):
-		u.Opaque = "//" + host
+		u.Opaque = "//" + u.Host
 	case server:
 		u.Opaque = "*"
 	case !found || path == u.EscapedPath() || strings.Contains(path, "#"):
 		return
 	case strings.HasPrefix(path, "//") || x.server.proxied(out):
-		u.Opaque = "//" + host + path // the absolute form, which every server takes
+		u.Opaque = "//" + u.Host + path // the absolute form, which every server takes
 	default:
 		u.Opaque = path
 	}

@@ -3,6 +3,7 @@ package httpsproxy
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -539,6 +540,29 @@ func TestPathIsKept(t *testing.T) {
 		_ = body(t, next.response("GET"))
 		got, want := receive(t, "the request", heads)[0], "GET http://there.test:81"+path+" HTTP/1.1"
 		testutil.Equal(t, got, want, "by a proxy")
+	}
+}
+
+// A user and password in the URI, which wget and Java send, reach no next hop in any form.
+func TestUserInURIIsDropped(t *testing.T) {
+	origin, heads := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	direct := dialProxy(t, nil)
+	next := dialWire(t, startProxy(t, func(o *Options) { o.Transport.Proxy = fixedProxy("http://" + origin) }).addr)
+	for target, want := range map[*wire]string{direct: "", next: "http://" + origin} {
+		for request, line := range map[string]string{
+			"GET http://user:pw@%s/x":        "GET " + want + "/x HTTP/1.1",
+			"GET http://user:pw@%s/a%%2Fb|c": "GET " + want + "/a%2Fb|c HTTP/1.1",
+			"GET http://user:pw@%s//a%%2F|":  "GET http://" + origin + "//a%2F| HTTP/1.1",
+			"OPTIONS http://user:pw@%s":      "OPTIONS " + cmp.Or(want, "*") + " HTTP/1.1",
+		} {
+			target.send(request+" HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+			_ = body(t, target.response("GET"))
+			head := receive(t, "the request", heads)
+			testutil.Equal(t, head[0], line, "request line of %s", request)
+			for _, field := range head[1:] {
+				testutil.Equal(t, strings.HasPrefix(field, "Authorization:"), false, "field %q", field)
+			}
+		}
 	}
 }
 

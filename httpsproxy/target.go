@@ -30,14 +30,15 @@ func connectTarget(c *client, r *http.Request) (string, *refusal) {
 
 // forwardTarget returns the destination of a request in absolute form (RFC 9112
 // §3.2.2), or why there is none. net/http has set r.Host to that of the URI, so
-// a differing Host header is ignored, as it must be.
+// a differing Host header is ignored, as it must be. A user and password in the URI,
+// which wget and Java leave there, are not passed on: no next hop expects them.
 func forwardTarget(c *client, r *http.Request) (string, *refusal) {
 	switch scheme := strings.ToLower(r.URL.Scheme); {
 	case scheme == "https":
 		return "", &refusal{http.StatusNotImplemented, "This proxy does no TLS for its clients: use CONNECT for https.", outcomeInvalid}
 	case scheme != "http":
 		return "", invalid("This proxy forwards http, and https by CONNECT, but no other scheme.")
-	case r.URL.Opaque != "" || r.URL.User != nil:
+	case r.URL.Opaque != "":
 		return "", invalid("A proxy request needs a URI of the form http://host/path.")
 	}
 	name, port := r.URL.Hostname(), r.URL.Port()
