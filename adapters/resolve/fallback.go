@@ -93,7 +93,8 @@ func (h *Health) try(ctx context.Context) {
 
 // Fallback asks guest and, if that fails, system. The tunnel is deemed down
 // only when guest could not be reached and system knows the name. From then on
-// only system is asked, and its answers are Direct, until health recovers.
+// system's answers are Direct, until health recovers, and guest is asked for what system does
+// not know: nothing but the tunnel leads there, and it may be up again before a probe says so.
 //
 // A name that the hosted cluster says does not exist, and that system knows, is
 // this side's own: it goes direct, and the tunnel stays up. A DNS that was
@@ -119,12 +120,13 @@ type outcome struct {
 
 func (f *fallback) Resolve(ctx context.Context, name string) (Answer, error) {
 	if f.health.Down() {
-		answer, err := f.system.Resolve(ctx, name)
-		if IsNotFound(err) {
-			return Answer{}, Unavailable(name, "the tunnel is down and the name is not known outside it", err)
+		if answer, err := f.system.Resolve(ctx, name); err == nil {
+			answer.Direct = true
+			return answer, nil
 		}
-		answer.Direct = true
-		return answer, err
+		ctx, cancel := context.WithTimeout(ctx, f.verdictTime)
+		defer cancel()
+		return f.guest.Resolve(ctx, name)
 	}
 	guest, system := f.askBoth(ctx, name)
 	switch {

@@ -169,17 +169,30 @@ func TestHealthRecovers(t *testing.T) {
 }
 
 func TestFallbackWhileDown(t *testing.T) {
-	h := NewHealth(nil, nil)
-	h.set(true)
-	guest := &scripted{answer: guestAnswer}
-	for _, c := range []struct {
-		err  error
-		want tunnel.Failure
-	}{{NotFound("n"), tunnel.FailResolve}, {Unavailable("n", "", nil), tunnel.FailResolve}} {
-		err := testutil.Err(Fallback(guest, &scripted{err: c.err}, h, 0).Resolve(t.Context(), "n"))
-		testutil.Equal(t, tunnel.FailureOf(err), c.want, "what became of %v", c.err)
+	for name, c := range map[string]struct {
+		guest, system *scripted
+		source        Source
+		failure       tunnel.Failure
+		took          time.Duration
+	}{
+		"only the hosted cluster knows, and the tunnel is up again": {guest: &scripted{answer: guestAnswer}, system: &scripted{err: NotFound("n")}, source: FromGuest},
+		"the system cannot tell, and the tunnel is up again":        {guest: &scripted{answer: guestAnswer}, system: &scripted{err: Unavailable("n", "", nil)}, source: FromGuest},
+		"nobody knows, and the tunnel is up again":                  {guest: &scripted{err: NotFound("n")}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailNoSuchHost},
+		"the tunnel is down":                                        {guest: &scripted{err: unreachable}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve},
+		"the tunnel hangs":                                          {guest: &scripted{delay: time.Hour}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve, took: defaultVerdictTime},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			h := NewHealth(nil, nil)
+			h.set(true)
+			start := time.Now()
+			answer, err := Fallback(c.guest, c.system, h, 0).Resolve(t.Context(), "n")
+			testutil.Equal(t, answer.Source, c.source, "the source")
+			testutil.Equal(t, answer.Direct, false, "direct")
+			testutil.Equal(t, tunnel.FailureOf(err), c.failure, "the failure")
+			testutil.Equal(t, time.Since(start), c.took, "the time")
+			testutil.Equal(t, h.Down(), true, "down, until a probe says otherwise")
+		})
 	}
-	testutil.Equal(t, guest.count(), 0, "questions to the guest's DNS")
 }
 
 func TestSystem(t *testing.T) {
