@@ -63,7 +63,7 @@ func (s *Server) count(r *record) { s.Metrics.Requests.WithLabelValues(r.kind, r
 // log writes the line of the access log. It includes an error only if that says
 // more than the outcome.
 func (s *Server) log(r *record) {
-	if !s.Logs() {
+	if !s.Logs(r.outcome) {
 		return
 	}
 	up, down := r.flow.Sent()

@@ -294,8 +294,8 @@ func TestLogKeepsSecrets(t *testing.T) {
 	testutil.Contains(t, out.String(), "destination=\"example.test:80\"", "the log of a request")
 }
 
-// Nothing that clients or destinations do is worth a line by default.
-func TestLogIsSilentByDefault(t *testing.T) {
+// By default, a dial that failed is worth a line, and nothing else that clients or destinations do.
+func TestLogTellsOfFailedDials(t *testing.T) {
 	var out, access bytes.Buffer
 	quiet, lines := logrus.New(), logrus.New()
 	quiet.SetOutput(&out)
@@ -319,8 +319,14 @@ func TestLogIsSilentByDefault(t *testing.T) {
 		}
 		p.end(t)
 	}
-	testutil.Equal(t, out.String(), "", "the log")
+	testutil.Equal(t, strings.Count(out.String(), "\n"), 2, "lines by default: %s", out.String())
+	for line := range strings.Lines(out.String()) {
+		testutil.Contains(t, line, "level=warning", "a line by default")
+		testutil.Contains(t, line, `destination="127.0.0.1:1"`, "a line by default")
+		testutil.Contains(t, line, "outcome=refused", "a line by default")
+	}
 	testutil.Equal(t, strings.Count(access.String(), "request ended"), 5, "lines that tell of requests")
+	testutil.Equal(t, strings.Count(access.String(), "level=info"), 5, "lines of the access log at info")
 	testutil.Equal(t, strings.Count(access.String(), "\n"), 5, "lines")
 	testutil.Contains(t, access.String(), "outcome=refused", "the access log")
 }

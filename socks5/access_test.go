@@ -53,15 +53,23 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-func TestAccessLogIsSilentByDefault(t *testing.T) {
+// Without an access log, a dial that failed has its line: a client hears a number alone.
+func TestLogTellsOfFailedDials(t *testing.T) {
 	t.Parallel() // it waits
-	var lines strings.Builder
-	log := logrus.New()
-	log.SetOutput(&lines)
-	s := serve(t, Options{Options: front.Options{Log: log.WithField("component", "x")}}, failing(tunnel.FailRefused))
-	_ = through(connect(t, s.addr), "gone:80", nil)
-	_ = s.stop()
-	testutil.Equal(t, lines.String(), "", "the log")
+	for failure, want := range map[tunnel.Failure]int{0: 0, tunnel.FailRefused: 1, tunnel.FailCancelled: 0} {
+		var lines strings.Builder
+		log := logrus.New()
+		log.SetOutput(&lines)
+		dialer := failing(failure)
+		if failure == 0 {
+			dialer = direct
+		}
+		s := serve(t, Options{Options: front.Options{Log: log.WithField("component", "x")}}, dialer)
+		_ = through(connect(t, s.addr), testutil.Serve(t, echo), nil)
+		_ = s.stop()
+		testutil.Equal(t, strings.Count(lines.String(), "level=warning msg=\"connection failed\""), want, "warnings of %v", failure)
+		testutil.Equal(t, strings.Count(lines.String(), "\n"), want, "lines of %v", failure)
+	}
 }
 
 // One port for both: HTTP goes on, whole, and counts no more here.

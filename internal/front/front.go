@@ -202,17 +202,33 @@ func outcome(err error) string {
 	return tunnel.FailureOf(err).Label()
 }
 
-// Logs reports whether the access log is written.
-func (o *Options) Logs() bool { return logging.Enabled(o.Log, o.level()) }
+// Logs reports whether the line about a connection with this outcome is written.
+func (o *Options) Logs(outcome string) bool { return logging.Enabled(o.Log, o.level(outcome)) }
 
-func (o *Options) level() logrus.Level {
-	if o.AccessLog {
+// level is that of the access log. Where there is none, a dial that failed is worth a warning:
+// many clients show nothing of the reason, and internal/logging bounds the lines.
+func (o *Options) level(outcome string) logrus.Level {
+	switch {
+	case o.AccessLog:
 		return logrus.InfoLevel
+	case dialFailed(outcome) && !logging.Enabled(o.Log, logrus.DebugLevel):
+		return logrus.WarnLevel
+	default:
+		return logrus.DebugLevel
 	}
-	return logrus.DebugLevel
 }
 
-// LogEnd writes the access log's line about f, which began at a time and has
+// dialFailed reports whether outcome is that of a dial that failed while its client waited.
+func dialFailed(outcome string) bool {
+	for f := range tunnel.Failures() {
+		if f.Label() == outcome {
+			return f != tunnel.FailCancelled
+		}
+	}
+	return false
+}
+
+// LogEnd writes the line about f, which began at a time and has
 // ended, with the front's own fields. err is nil unless it says more than the
 // outcome. Where Logs is false, the caller spares itself the fields.
 func (o *Options) LogEnd(text string, f *tunnel.Flow, began time.Time, outcome string, err error, own logrus.Fields) {
@@ -232,20 +248,24 @@ func (o *Options) LogEnd(text string, f *tunnel.Flow, began time.Time, outcome s
 	if err != nil {
 		fields[logrus.ErrorKey] = err
 	}
-	o.Log.WithFields(fields).WithFields(own).Log(o.level(), text)
+	o.Log.WithFields(fields).WithFields(own).Log(o.level(outcome), text)
 }
 
 // logClient writes the line about c, which has ended, with err if abnormally.
 func (s *Shell[H]) logClient(c *Client, err error) {
-	f := &c.Flow
-	switch up, down := f.Sent(); {
-	case !s.Logs():
+	f, how := &c.Flow, OutcomeOK
+	switch {
 	case f.Opened.IsZero():
-		s.LogEnd("connection failed", f, c.asked, outcome(err), err, nil)
+		how = outcome(err)
 	case err != nil:
-		s.LogEnd("connection ended", f, f.Opened, "broken", err, logrus.Fields{"bytes_up": up, "bytes_down": down})
+		how = "broken"
+	}
+	switch up, down := f.Sent(); {
+	case !s.Logs(how):
+	case f.Opened.IsZero():
+		s.LogEnd("connection failed", f, c.asked, how, err, nil)
 	default:
-		s.LogEnd("connection ended", f, f.Opened, OutcomeOK, nil, logrus.Fields{"bytes_up": up, "bytes_down": down})
+		s.LogEnd("connection ended", f, f.Opened, how, err, logrus.Fields{"bytes_up": up, "bytes_down": down})
 	}
 }
 
