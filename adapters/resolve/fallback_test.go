@@ -178,8 +178,8 @@ func TestFallbackWhileDown(t *testing.T) {
 		"only the hosted cluster knows, and the tunnel is up again": {guest: &scripted{answer: guestAnswer}, system: &scripted{err: NotFound("n")}, source: FromGuest},
 		"the system cannot tell, and the tunnel is up again":        {guest: &scripted{answer: guestAnswer}, system: &scripted{err: Unavailable("n", "", nil)}, source: FromGuest},
 		"nobody knows, and the tunnel is up again":                  {guest: &scripted{err: NotFound("n")}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailNoSuchHost},
-		"the tunnel is down":                                        {guest: &scripted{err: unreachable}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve},
-		"the tunnel hangs":                                          {guest: &scripted{delay: time.Hour}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve, took: defaultVerdictTime},
+		"the tunnel is down": {guest: &scripted{err: unreachable}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve},
+		"the tunnel hangs":   {guest: &scripted{delay: time.Hour}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve, took: defaultVerdictTime},
 	} {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			h := NewHealth(nil, nil)

@@ -21,7 +21,7 @@ func TestCommandLinesOfHyperShift(t *testing.T) {
 		"/usr/bin/control-plane-operator konnectivity-socks5-proxy run -x":     "/usr/bin/konnectivity-socks5-proxy run -x --answer-tcp-probes",
 		"/usr/bin/control-plane-operator konnectivity-https-proxy run":         "/usr/bin/konnectivity-https-proxy run --answer-tcp-probes",
 	} {
-		t.Setenv("PROXY_AGENT_ID", "a") // or the name of the test's machine would be the id
+		t.Setenv("PROXY_AGENT_ID", "a") // else the id is the host's name
 		got, err := resolve(strings.Fields(given))
 		if err != nil || !slices.Equal(got, strings.Fields(want)) {
 			t.Errorf("%s:\n got %q, %v\nwant %q", given, got, err, want)
