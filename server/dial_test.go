@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/kubeapi"
@@ -161,6 +162,20 @@ func TestOddNetworksHarmNoOthers(t *testing.T) {
 		failedAs(t, testutil.Err(odd.Dial(testutil.Context(t), tunnel.NewFlow(network, "echo:1"))), tunnel.FailBadAddress, "%q", network)
 	}
 	r.roundTrip(others, 100)
+}
+
+// Where another server is in a black hole, a dial goes on with the agents that are here before its
+// client gives up.
+func TestADialDoesNotWaitForAllOtherServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{opts: Options{Settle: DefaultSettle}, drains: t.Context()}
+		u := s.newStartup()
+		u.told = make(chan struct{})
+		start := time.Now()
+		u.wait(t.Context())
+		testutil.Equal(t, time.Since(start), registry.Patience, "the wait for a server that tells nothing")
+		time.Sleep(firstAgent) // its timer
+	})
 }
 
 // agentInMemory connects to nothing, and says that it did.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"konnectivity/server/registry"
+	"konnectivity/tunnel"
 )
 
 const (
@@ -44,13 +47,17 @@ func (s *Server) newStartup() startup {
 // serving is told that there are agents.
 func (u *startup) serving() { u.endAfter(u.settle, &u.served) }
 
-// wait returns once it is known what other servers have, or ctx has ended: an agent of theirs
-// may suit a destination better than the first one here.
+// wait returns once it is known what other servers have, after registry.Patience, or once ctx has
+// ended: an agent of theirs may suit a destination better than the first one here.
 func (u *startup) wait(ctx context.Context) {
 	u.endAfter(firstAgent, &u.asked)
+	if tunnel.Closed(u.told) {
+		return
+	}
 	select {
 	case <-u.told:
 	case <-u.over:
+	case <-time.After(registry.Patience):
 	case <-ctx.Done():
 	}
 }
