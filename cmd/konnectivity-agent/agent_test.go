@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/sirupsen/logrus"
 	logrustest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/spf13/cobra"
@@ -181,14 +182,19 @@ func TestAgentID(t *testing.T) {
 	} {
 		t.Setenv("PROXY_AGENT_ID", c.environment)
 		f, _ := parse(t, "--agent-id="+c.flag)
-		made := func() string {
-			opts := testutil.Must((&process{flags: f, certificates: new(tlsreload.Source)}).options())(t)
-			return opts.ID
-		}
-		if a, b := made(), made(); f.agentID() != c.want || c.want != "" && a != c.want || c.want == "" && (a == "" || a == b) {
-			t.Errorf("%+v: %q, made %q and %q", c, f.agentID(), a, b)
-		}
+		opts := testutil.Must((&process{flags: f, certificates: new(tlsreload.Source)}).options())(t)
+		testutil.Equal(t, f.agentID(), c.want, "the id that is set by %+v", c)
+		testutil.Holds(t, opts.ID != "" && (opts.ID == c.want || c.want == ""), "%+v: the id is %q", c, opts.ID)
 	}
+}
+
+// An agent that is started anew in its place has its id again, and no other has it.
+func TestDefaultID(t *testing.T) {
+	args := []string{"konnectivity-agent", "--health-server-port=1"}
+	id := defaultID(args)
+	testutil.Equal(t, defaultID(args) == id, runtime.GOOS == "linux", "one started anew has the id")
+	testutil.Holds(t, id != defaultID([]string{args[0], "--health-server-port=2"}), "two agents of a host have the id %s", id)
+	testutil.Succeeds(t, uuid.Validate(id), "the id")
 }
 
 // Two names of one flag: the later one counts, as in upstream's agent.

@@ -104,7 +104,7 @@ func (f *flags) addIdentity(set *pflag.FlagSet) {
 	set.StringVar(&f.files.Cert, "agent-cert", "", "certificate file to authenticate with")
 	set.StringVar(&f.files.Key, "agent-key", "", "private key file of --agent-cert")
 	set.StringVar(&f.tokenPath, "service-account-token-path", "", "file with a token to authenticate with; reread for every connection")
-	set.StringVar(&f.options.ID, "agent-id", "", "unique id of this agent (default: $PROXY_AGENT_ID, or a new uuid)")
+	set.StringVar(&f.options.ID, "agent-id", "", "unique id of this agent (default: $PROXY_AGENT_ID, or a uuid that stays on Linux when the process is restarted)")
 	set.StringVar(&f.handover, "handover-socket", "", "unix socket by which the next agent on this node, started beside this one with the same path, id and servers, takes over its connections; Linux only (default: they end with this agent)")
 	set.StringVar(&f.options.Identifiers, "agent-identifiers", "", "destinations for which servers pick this agent, URL-encoded, e.g. host=node1&ipv4=192.0.2.1&cidr=192.0.2.0/24&default-route=true")
 }

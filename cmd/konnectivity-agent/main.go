@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"golang.org/x/net/http/httpproxy"
 
@@ -219,7 +218,7 @@ func (p *process) options() (agent.Options, error) {
 		reach.Proxy = environment
 	}
 	opts.Handover, opts.Store, opts.API = p.handover, p.store, p.api
-	opts.ID = cmp.Or(f.agentID(), p.handover.ID(), p.store.ID(), uuid.NewString())
+	opts.ID = cmp.Or(f.agentID(), p.handover.ID(), p.store.ID(), defaultID(os.Args))
 	opts.TLS, opts.Trusted, opts.Proxy = p.certificates.Client, f.files.Trusted("--ca-cert"), environment
 	opts.Budget, opts.Dialer = link.NewBudget(f.budgetMiB<<20), egress.New(reach)
 	opts.Log, opts.Registerer = p.Log, p.Registry

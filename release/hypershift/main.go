@@ -61,36 +61,20 @@ func server(args []string) []string {
 	return argv
 }
 
-// agent ends within a pod's usual 30 s of grace. Its id is the name of its node or pod, since
-// the connections of an agent that was killed are known to be gone once its id is back.
+// agent ends within a pod's usual 30 s of grace.
 func agent(args []string) []string {
-	argv := drain("25s", append([]string{"/usr/bin/konnectivity-agent"}, args...))
-	host, _ := os.Hostname()
-	if id := agentID(args, host); id != "" {
-		argv = append(argv, id)
-	}
-	return argv
-}
-
-// agentID is the flag to add; several nodes may be called localhost.
-func agentID(args []string, host string) string {
-	_, given := value(args, "agent-id")
-	if given || os.Getenv("PROXY_AGENT_ID") != "" || subcommand(args) || host == "" || strings.HasPrefix(host, "localhost") {
-		return ""
-	}
-	return "--agent-id=" + host
+	return drain("25s", append([]string{"/usr/bin/konnectivity-agent"}, args...))
 }
 
 // drain has a program end by itself before it would be killed, unless its command
 // line says when, or is a subcommand's.
 func drain(within string, argv []string) []string {
-	if _, given := value(argv, "graceful-shutdown-timeout"); given || subcommand(argv[1:]) {
+	_, given := value(argv, "graceful-shutdown-timeout")
+	if given || len(argv) > 1 && !strings.HasPrefix(argv[1], "-") {
 		return argv
 	}
 	return append(argv, "--graceful-shutdown-timeout="+within)
 }
-
-func subcommand(args []string) bool { return len(args) > 0 && !strings.HasPrefix(args[0], "-") }
 
 // sidecar answers probes by TCP, which kubelet sends to the pod's address and
 // not to loopback, where the proxy listens.

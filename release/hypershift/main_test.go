@@ -21,28 +21,9 @@ func TestCommandLinesOfHyperShift(t *testing.T) {
 		"/usr/bin/control-plane-operator konnectivity-socks5-proxy run -x":     "/usr/bin/konnectivity-socks5-proxy run -x --answer-tcp-probes",
 		"/usr/bin/control-plane-operator konnectivity-https-proxy run":         "/usr/bin/konnectivity-https-proxy run --answer-tcp-probes",
 	} {
-		t.Setenv("PROXY_AGENT_ID", "a") // else the id is the host's name
 		got, err := resolve(strings.Fields(given))
 		if err != nil || !slices.Equal(got, strings.Fields(want)) {
 			t.Errorf("%s:\n got %q, %v\nwant %q", given, got, err, want)
-		}
-	}
-}
-
-// An agent that comes back has the id that it had.
-func TestAgentHasTheIDOfItsHost(t *testing.T) {
-	t.Setenv("PROXY_AGENT_ID", "")
-	for _, c := range []struct{ given, host, want string }{
-		{"--v 3", "node-1.example", "--agent-id=node-1.example"},
-		{"--agent-id a", "node-1.example", ""},
-		{"--agent_id=a", "node-1.example", ""},
-		{"version", "node-1.example", ""},
-		{"--v 3", "localhost.localdomain", ""},
-		{"--v 3", "", ""},
-	} {
-		args := strings.Fields(c.given)
-		if got := agentID(args, c.host); got != c.want {
-			t.Errorf("%s on %s has %q, not %q", c.given, c.host, got, c.want)
 		}
 	}
 }
