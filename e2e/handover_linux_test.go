@@ -5,8 +5,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +40,22 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 	}
 	s.end()
 	idle.check(t)
+}
+
+// An agent that was killed, and is started again in its place, is known by its id although it was
+// given none: its connections are reset soon, not after the window.
+func TestAKilledAgentIsKnownAgain(t *testing.T) {
+	t.Parallel()
+	long := []string{"--resume-window=10m"}
+	f := newFleet(t, 1, flags{server: long, agent: long, sidecars: long})
+	near, got := dialed(t, viaSOCKS5(f.socks.Address()), testutil.Echo(t)), make([]byte, 1)
+	must(near.Write([]byte("x")))(t)
+	must(io.ReadFull(near, got))(t)
+	args := strings.Split(strings.TrimRight(string(must(os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", f.agent.PID())))(t)), "\x00"), "\x00")
+	f.agent.Kill()
+	must(f.Run("konnectivity-agent", nil, args[1:]...))(t)
+	_ = near.SetReadDeadline(time.Now().Add(2 * patience))
+	testutil.ErrorIs(t, testutil.Err(near.Read(got)), syscall.ECONNRESET, "a connection of the agent that was killed")
 }
 
 // Connections of nodes outlive the agent beside the API server as well, where it hands over.
