@@ -75,13 +75,15 @@ func (w *world) press() *load {
 	return l
 }
 
-// repeat asks until ctx ends, and once more what failed.
+// repeat asks until ctx ends, and once more what failed. kube-apiserver may have several idle
+// connections to a webhook, which are cut together: it needs a moment to notice.
 func (l *load) repeat(ctx context.Context, kind string, ask func() error) {
 	for ctx.Err() == nil {
 		asked := time.Now()
 		err := ask()
 		at, again := time.Now(), error(nil)
 		if err != nil {
+			time.Sleep(10 * loadPause)
 			again = ask()
 		}
 		l.mu.Lock()
