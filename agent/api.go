@@ -41,7 +41,7 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 		Forwarder: &tunnel.Forwarder{
 			Dialer: s.opened.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
 		},
-		Descriptors: admission.Descriptors(), Log: opts.Log, Registerer: opts.Registerer,
+		Descriptors: admission.Descriptors(), Log: opts.Log, Registerer: opts.Registerer, Untold: true, // dialed tells
 	}, front.Traits{
 		Name: "api", Connections: "connections to the API server", MaxConns: maxAPIConns,
 		Metrics: front.Names{

@@ -294,6 +294,7 @@ func TestNodesAreWarnedOfOnce(t *testing.T) {
 		}
 		testutil.Eventually(t, "all have ended", func() bool { return a.api.front.Slots.Count() == 0 })
 		testutil.Equal(t, testutil.Lines(said, "--api-bind: "), round, "lines in round %d", round)
+		testutil.Equal(t, testutil.Lines(said, "connection failed"), 0, "lines about each")
 		s.withAPI(nil)
 		testutil.Equal(t, asks(t, at), "s1", "who answers")
 	}

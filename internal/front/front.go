@@ -45,6 +45,10 @@ type Options struct {
 	// AccessLog logs one line for each connection or request at info instead of debug.
 	AccessLog bool
 
+	// Untold keeps dials that failed from being warnings where AccessLog is off: somebody else tells
+	// of them.
+	Untold bool
+
 	Log        logrus.FieldLogger    // nil discards
 	Registerer prometheus.Registerer // nil registers no metrics
 }
@@ -211,7 +215,7 @@ func (o *Options) level(outcome string) logrus.Level {
 	switch {
 	case o.AccessLog:
 		return logrus.InfoLevel
-	case dialFailed(outcome) && !logging.Enabled(o.Log, logrus.DebugLevel):
+	case !o.Untold && dialFailed(outcome) && !logging.Enabled(o.Log, logrus.DebugLevel):
 		return logrus.WarnLevel
 	default:
 		return logrus.DebugLevel
