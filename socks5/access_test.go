@@ -67,7 +67,7 @@ func TestLogTellsOfFailedDials(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Log: log.WithField("component", "x")}}, dialer)
 		_ = through(connect(t, s.addr), testutil.Serve(t, echo), nil)
 		_ = s.stop()
-		testutil.Equal(t, strings.Count(lines.String(), "level=warning msg=\"connection failed\""), want, "warnings of %v", failure)
+		testutil.Equal(t, strings.Count(lines.String(), "level=warning msg=\"connection failed: refused\""), want, "warnings of %v", failure)
 		testutil.Equal(t, strings.Count(lines.String(), "\n"), want, "lines of %v", failure)
 	}
 }

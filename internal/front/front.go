@@ -210,7 +210,7 @@ func outcome(err error) string {
 func (o *Options) Logs(outcome string) bool { return logging.Enabled(o.Log, o.level(outcome)) }
 
 // level is that of the access log. Where there is none, a dial that failed is worth a warning:
-// many clients show nothing of the reason, and internal/logging bounds the lines.
+// many clients show nothing of the reason, and internal/logging bounds the lines of each outcome.
 func (o *Options) level(outcome string) logrus.Level {
 	switch {
 	case o.AccessLog:
@@ -252,7 +252,11 @@ func (o *Options) LogEnd(text string, f *tunnel.Flow, began time.Time, outcome s
 	if err != nil {
 		fields[logrus.ErrorKey] = err
 	}
-	o.Log.WithFields(fields).WithFields(own).Log(o.level(outcome), text)
+	level := o.level(outcome)
+	if level == logrus.WarnLevel {
+		text += ": " + outcome // or the lines of destinations that are down would use up those of the tunnel
+	}
+	o.Log.WithFields(fields).WithFields(own).Log(level, text)
 }
 
 // logClient writes the line about c, which has ended, with err if abnormally.
