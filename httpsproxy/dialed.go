@@ -95,7 +95,7 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, &failedDial{err, flow}
 	}
 	if x.finished() && !x.used.Load() { // its client has left
 		for _, o := range s.Forwarder.Observers {
@@ -104,3 +104,11 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 	}
 	return &dialed{Conn: c, flow: flow, received: newProgress()}, nil
 }
+
+// failedDial is why dial failed, and on which way.
+type failedDial struct {
+	error
+	flow *tunnel.Flow
+}
+
+func (e *failedDial) Unwrap() error { return e.error }

@@ -150,6 +150,9 @@ func (x *exchange) roundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if err != nil {
 		x.rec.err = err
+		if failed, ok := errors.AsType[*failedDial](err); ok && !x.used.Load() {
+			x.rec.flow.TakeResult(failed.flow)
+		}
 		if !room { // net/textproto may blame the line that it has half of
 			return x.refuse(headerRefusal), nil
 		}

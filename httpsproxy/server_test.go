@@ -309,7 +309,14 @@ func TestLogTellsOfFailedDials(t *testing.T) {
 			w.head()
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
 		})
-		p := startProxy(t, func(opts *Options) { opts.Log, opts.AccessLog = o.log, o.access })
+		p := startProxy(t, func(opts *Options) {
+			opts.Log, opts.AccessLog = o.log, o.access
+			opts.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+				f.Route = tunnel.RouteTunnel
+				return dialTCP(ctx, f)
+			})
+			opts.Forwarder.Dialer = opts.Forward
+		})
 		for _, request := range []string{"garbage\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://" + broken + "/ HTTP/1.1\r\nHost: x\r\n\r\n",
 			"GET http://127.0.0.1:1/ HTTP/1.1\r\nHost: x\r\n\r\n", "CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n", "CONNECT x HTTP/1.1\r\n\r\n"} {
 			w := dialWire(t, p.addr)
@@ -324,6 +331,7 @@ func TestLogTellsOfFailedDials(t *testing.T) {
 		testutil.Contains(t, line, "level=warning", "a line by default")
 		testutil.Contains(t, line, `destination="127.0.0.1:1"`, "a line by default")
 		testutil.Contains(t, line, "outcome=refused", "a line by default")
+		testutil.Contains(t, line, "route=tunnel", "a line by default")
 	}
 	testutil.Equal(t, strings.Count(access.String(), "request ended"), 5, "lines that tell of requests")
 	testutil.Equal(t, strings.Count(access.String(), "level=info"), 5, "lines of the access log at info")
