@@ -85,12 +85,13 @@ func handshakeAt(ctx context.Context, c net.Conn, front, address string, want Pr
 	return err
 }
 
-// unanswered is the error of a dial where the proxy at front hung up, or said nothing in time.
+// unanswered is the error of a dial where the proxy at front hung up, or said nothing in time. It
+// may have waited for the destination.
 func unanswered(front string, dial *tunnel.DialError) *tunnel.DialError {
-	if dial.Reason != "" { // it says what answers there
+	if dial.Reason != "" || errors.Is(dial, connect.ErrMalformed) { // it says what answers there
 		return dial
 	}
-	return &tunnel.DialError{Failure: dial.Failure, Address: dial.Address, Reason: "no answer from the proxy at " + front, Err: dial.Err}
+	return &tunnel.DialError{Failure: dial.Failure, Address: dial.Address, Reason: "no answer by way of the proxy at " + front, Err: dial.Err}
 }
 
 // noProxy has the answers of web servers to CONNECT.

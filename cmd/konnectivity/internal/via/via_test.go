@@ -11,6 +11,7 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 )
 
 // The reply of a SOCKS5 proxy says why a dial failed (RFC 1928 §6).
@@ -49,9 +50,15 @@ func TestProxiesWithoutAnAnswer(t *testing.T) {
 			})
 			_, err := dialer(front).Dial(ctx, tunnel.NewFlow("tcp", "x.test:1"))
 			cancel()
-			testutil.ErrorSays(t, err, "dial x.test:1: no answer from the proxy at "+front, "%s, which hangs up: %v", name, hangsUp)
+			testutil.ErrorSays(t, err, "dial x.test:1: no answer by way of the proxy at "+front, "%s, which hangs up: %v", name, hangsUp)
 		}
 	}
+}
+
+// A proxy whose answer makes no sense has answered.
+func TestProxyWithAMalformedAnswer(t *testing.T) {
+	_, err := HTTP(says(t, "HTTP/1.1 999 x\r\n\r\n")).Dial(t.Context(), tunnel.NewFlow("tcp", "x.test:1"))
+	testutil.ErrorSays(t, err, "dial x.test:1: internal error: "+connect.ErrMalformed.Error(), "the dial")
 }
 
 // A port whose first byte is that of SOCKS5 is not probed for other protocols, even if the rest
