@@ -137,7 +137,6 @@ func TestWrongAnswers(t *testing.T) {
 	testutil.Holds(t, err != nil, "null is %+v", s)
 }
 
-// Much space in a list, in small parts, is not looked at again with each of them.
 func TestWebPagesAreNoAPI(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -158,6 +157,7 @@ func TestWebPagesAreNoAPI(t *testing.T) {
 	}
 }
 
+// Much space in a list, in small parts, is not looked at again with each of them.
 func TestListWithMuchSpace(t *testing.T) {
 	body := iotest.OneByteReader(strings.NewReader("{" + strings.Repeat(" ", 1<<20) + "}"))
 	config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
