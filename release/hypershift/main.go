@@ -43,9 +43,9 @@ func resolve(args []string) ([]string, error) {
 		"For the rest of HyperShift's control-plane-operator, build on its image (docs/hypershift.md) and keep its program as %s", original)
 }
 
-// server adds the CA of agents. HyperShift leaves it out, and so any client that
-// reaches the port may be an agent. Its agents do have certificates, of the CA that
-// signs clients' as well.
+// server adds the CA of agents where it is missing, as in HyperShift until 21 July 2026: any
+// client that reached the port could be an agent. Its agents do have certificates, of the CA
+// that signs clients' as well.
 //
 // Of the pod's 95 s of grace, the preStop hook takes 70.
 func server(args []string) []string {
