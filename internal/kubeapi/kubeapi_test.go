@@ -144,14 +144,15 @@ func TestWebPagesAreNoAPI(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	config := &kubeapi.Config{URL: srv.URL}
+	ctx := context.Background() // no end of it closes an answer that was left open
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
 	keys := testutil.Must(kubeapi.NewSigningKeys(config))(t)
 	for what, err := range map[string]error{
-		"a list":    testutil.Err(secrets.List(t.Context(), kubeapi.ListOptions{})),
-		"an object": testutil.Err(secrets.Get(t.Context(), "a")),
-		"a watch":   secrets.Watch(t.Context(), kubeapi.WatchOptions{}, func() { t.Error("the watch has begun") }, nil),
-		"keys":      testutil.Err(keys(t.Context())),
+		"a list":    testutil.Err(secrets.List(ctx, kubeapi.ListOptions{})),
+		"an object": testutil.Err(secrets.Get(ctx, "a")),
+		"a watch":   secrets.Watch(ctx, kubeapi.WatchOptions{}, func() { t.Error("the watch has begun") }, nil),
+		"keys":      testutil.Err(keys(ctx)),
 	} {
 		testutil.ErrorSays(t, err, "not a Kubernetes API", "%s", what)
 	}
