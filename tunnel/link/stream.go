@@ -133,12 +133,12 @@ func (st *Stream) consumedLocked(n int) {
 	ses := st.ses
 	st.budget.Give(n)
 	ses.count.unread -= n
+	now := time.Now()
+	alone := ses.alone(st.recv.credit.bulk(now), now)
 	if st.recv.end != nil {
 		st.recv.credit.consumed += uint64(n) // no more is coming, so no more credit
 		return
 	}
-	now := time.Now()
-	alone := ses.alone(st.recv.credit.bulk(now), now)
 	if limit, grant := st.recv.credit.consume(n, now, ses.alive.floor.get(), st.budget.Pressure(), alone); grant {
 		st.send.out.credit = limit
 		st.queueLocked()

@@ -45,8 +45,8 @@ func TestBulkIsGrantedMoreWhileItIsAlone(t *testing.T) {
 			return limit.Load() - sent
 		}
 		const window = 128 << 10
-		for range 2 {
-			r.send(frame{tData, 0, keys, []byte("k")})
+		for _, last := range []byte{0, fin} {
+			r.send(frame{tData, last, keys, []byte("k")})
 			testutil.Between(t, granted(500*time.Millisecond), window/2, window, "bytes granted beside another stream")
 			testutil.Between(t, granted(time.Second), 2*window, 4*window, "bytes granted to bulk alone")
 		}
