@@ -155,7 +155,7 @@ func (c *recvCredit) bulk(now time.Time) bool {
 
 // lags reports whether the present two windows have taken longer than they do in bulk.
 func (c *recvCredit) lags(now time.Time) bool {
-	return now.Sub(c.epoch) >= bulkTime*time.Duration(2*c.present()/initialWindow)
+	return now.Sub(c.epoch) >= bulkTime*time.Duration(2*c.present())/initialWindow
 }
 
 // renew grants what may be granted by now, once that is worth a frame.

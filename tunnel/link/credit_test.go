@@ -111,6 +111,9 @@ func TestWideWindow(t *testing.T) {
 	f := newRecvCredit(4 * wideWindow)
 	f.wide = true
 	testutil.Equal(t, f.present(), 4*wideWindow, "a window that has grown beyond")
+	f = newRecvCredit(minWindow)
+	const longest = 2 * bulkTime * minWindow / initialWindow
+	testutil.Holds(t, f.lags(f.epoch.Add(longest)) && !f.lags(f.epoch.Add(longest-1)), "two of the least windows may not take %v in bulk", longest)
 }
 
 // A link carries bulk alone from aloneAfter behind the last of anything else on.
