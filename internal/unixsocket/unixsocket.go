@@ -165,7 +165,7 @@ func (l *listener) bind() error {
 	if l.socket != nil {
 		_ = l.socket.Close()
 	}
-	l.socket, l.file = socket, file
+	l.socket, l.file, l.fault = socket, file, ""
 	return nil
 }
 

@@ -119,12 +119,14 @@ func TestFileThatWasRemovedIsMadeAgain(t *testing.T) {
 	testutil.Equal(t, testutil.Lines(lines, "it is there again"), 1, "lines that say so")
 
 	other := path + ".other"
-	testutil.NoError(t, os.WriteFile(other, []byte("precious"), 0o600))
-	testutil.NoError(t, os.Rename(other, path))
-	testutil.Eventually(t, "the log says that the file is another's", func() bool { return testutil.Lines(lines, "is not a socket") > 0 })
-	testutil.Equal(t, string(testutil.Must(os.ReadFile(path))(t)), "precious", "the other file")
-	testutil.NoError(t, os.Remove(path))
-	reach()
+	for n := range 2 {
+		testutil.NoError(t, os.WriteFile(other, []byte("precious"), 0o600))
+		testutil.NoError(t, os.Rename(other, path))
+		testutil.Eventually(t, "the log says that the file is another's", func() bool { return testutil.Lines(lines, "is not a socket") > n })
+		testutil.Equal(t, string(testutil.Must(os.ReadFile(path))(t)), "precious", "the other file")
+		testutil.NoError(t, os.Remove(path))
+		reach()
+	}
 
 	l.Close()
 	_, open := <-accepted
