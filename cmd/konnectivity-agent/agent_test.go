@@ -457,3 +457,20 @@ func TestPortsAreWaitedForWithoutTheSocket(t *testing.T) {
 	testutil.NoError(t, busy.Close())
 	testutil.Holds(t, p.admin.(*port).listener() != nil, "it has no port though that is free")
 }
+
+// A socket for nodes that something else removed is logged.
+func TestSocketForNodesThatWasRemoved(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "api")
+	log, lines := logrustest.NewNullLogger()
+	l := testutil.Must(apiPlace{unixPrefix + path, log}.Listen())(t)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = l.Accept()
+	}()
+	testutil.NoError(t, os.Remove(path))
+	testutil.Eventually(t, "the log says that it is there again", func() bool { return testutil.Lines(lines, "it is there again") == 1 })
+	testutil.NoError(t, l.Close())
+	<-over
+}

@@ -5,6 +5,8 @@ import (
 	"net"
 	"strings"
 
+	"github.com/sirupsen/logrus"
+
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/unixsocket"
@@ -14,39 +16,42 @@ import (
 )
 
 // apiPlace is one of --api-bind: HOST:PORT, or the path of a socket behind unix:.
-type apiPlace string
+type apiPlace struct {
+	at  string
+	log logrus.FieldLogger // of a socket's file; nil: none
+}
 
 // unixPrefix marks the path of a socket.
 const unixPrefix = "unix:"
 
 // check returns a usage error unless there may be a listener.
 func (a apiPlace) check() error {
-	if path, is := strings.CutPrefix(string(a), unixPrefix); is {
+	if path, is := strings.CutPrefix(a.at, unixPrefix); is {
 		if !strings.HasPrefix(path, "/") {
-			return cli.Usagef("--api-bind=%q: the path of a socket begins with a slash", string(a))
+			return cli.Usagef("--api-bind=%q: the path of a socket begins with a slash", a.at)
 		}
 		return nil
 	}
-	host, _, err := tunnel.SplitAddress(string(a))
+	host, _, err := tunnel.SplitAddress(a.at)
 	switch {
 	case err != nil:
-		return cli.Usagef("--api-bind=%q: want HOST:PORT or unix:PATH", string(a))
+		return cli.Usagef("--api-bind=%q: want HOST:PORT or unix:PATH", a.at)
 	case net.ParseIP(strings.Trim(host, "[]")) == nil && host != "localhost":
-		return cli.Usagef("--api-bind=%q: want an address of this node, such as 127.0.0.1:6443; a name may be another's", string(a))
+		return cli.Usagef("--api-bind=%q: want an address of this node, such as 127.0.0.1:6443; a name may be another's", a.at)
 	}
 	return nil
 }
 
 // Listen implements place.
 func (a apiPlace) Listen() (net.Listener, error) {
-	if path, is := strings.CutPrefix(string(a), unixPrefix); is {
-		return unixsocket.Listen(path, unixsocket.Options{Replace: true})
+	if path, is := strings.CutPrefix(a.at, unixPrefix); is {
+		return unixsocket.Listen(path, unixsocket.Options{Replace: true, Log: a.log})
 	}
-	return cli.Listen("api-bind", string(a))
+	return cli.Listen("api-bind", a.at)
 }
 
 // Addr implements place.
-func (a apiPlace) Addr() net.Addr { return tunnel.Addr{Net: "tcp", Text: string(a)} }
+func (a apiPlace) Addr() net.Addr { return tunnel.Addr{Net: "tcp", Text: a.at} }
 
 // checkAPI checks --api-bind and --api-server, and sets what the latter implies.
 func (f *flags) checkAPI() error {
@@ -59,7 +64,7 @@ func (f *flags) checkAPI() error {
 		return cmp.Or(cli.FlagError("api-server", race.CheckTargets(f.apiServers)), f.checkBeside())
 	}
 	for _, at := range f.api {
-		if err := apiPlace(at).check(); err != nil {
+		if err := (apiPlace{at: at}).check(); err != nil {
 			return err
 		}
 	}

@@ -146,7 +146,7 @@ func (p *process) openPorts(wait bool) (err error) {
 		p.admin = open(p.flags.admin)
 	}
 	for _, at := range p.flags.api {
-		p.api = append(p.api, open(apiPlace(at)))
+		p.api = append(p.api, open(apiPlace{at, p.Log}))
 	}
 	for _, l := range p.ports {
 		if err == nil {
