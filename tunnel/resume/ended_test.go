@@ -14,13 +14,14 @@ func TestEndingsAreTheLast(t *testing.T) {
 	const all = 2*maxEnded + 1
 	for i := range all {
 		c := e.newConn(nil, time.Minute, 0, token(i), "dest:1")
+		c.served = &served{}
 		testutil.NoError(t, e.add(c, &dial{}))
 		testutil.NoError(t, c.Reset(nil))
 	}
 	for i := range all {
 		c, err := e.find(token(i))
 		testutil.Equal(t, err == nil, i >= all-maxEnded, "the connection %d of %d is remembered", i, all)
-		testutil.Holds(t, err != nil || c.token == token(i) && c.m.Life() == Ended, "another connection in the place of %d", i)
+		testutil.Holds(t, err != nil || c.token == token(i) && c.m.Life() == Ended && c.served == nil, "what has used %d is kept, or another connection in the place", i)
 	}
 	testutil.Equal(t, e.Len(), 0, "connections")
 }
