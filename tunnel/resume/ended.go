@@ -3,7 +3,7 @@ package resume
 import "sync"
 
 // maxEnded is how many connections are remembered that were reset at this end, each with some
-// 1 KB. Of those that lost their carrier in the same moment, the opener asks within seconds.
+// 0.6 KB. Of those that lost their carrier in the same moment, the opener asks within seconds.
 const maxEnded = 256
 
 // endings has the accepted connections that were reset at this end last. The reset of some was
