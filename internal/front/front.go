@@ -45,8 +45,8 @@ type Options struct {
 	// AccessLog logs one line for each connection or request at info instead of debug.
 	AccessLog bool
 
-	// Untold keeps dials that failed from being warnings where AccessLog is off: somebody else tells
-	// of them.
+	// Untold keeps dials that failed from being warnings where AccessLog is off: the dialer logs
+	// the fault.
 	Untold bool
 
 	Log        logrus.FieldLogger    // nil discards
