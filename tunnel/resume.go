@@ -2,9 +2,10 @@ package tunnel
 
 import "time"
 
-// BackTime is how long dials wait for a lost agent where no other serves their
-// destination: a server holds them, and repeats those that the agent lost. An agent whose
-// link was cut is back much sooner; upstream's agents try again after a second.
+// BackTime is how long dials wait for an agent that was lost or has left, or another in its
+// place, where none serves their destination: a server holds them, and repeats those that the
+// agent lost. An agent whose link was cut is back much sooner; upstream's agents try again after
+// a second.
 const BackTime = 3 * time.Second
 
 // Resume is the request that a connection outlive its carriers, and the answer

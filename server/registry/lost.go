@@ -19,8 +19,8 @@ const stayTime = time.Second
 func (c *conn) over() bool { return c.backend.Ends().Happened() || c.backend.Err() != nil }
 
 // leave forgets a connection, which may have been forgotten before, and reports whether its
-// agent's id went with it. An agent that went without a word may come back: dials wait for it,
-// for a time.
+// agent's id went with it. Its agent may come back, or another in its place, as in a rollout on a
+// single node: dials wait for that, for a time.
 func (r *Registry) leave(c *conn) (last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,7 +32,7 @@ func (r *Registry) leave(c *conn) (last bool) {
 		r.cutOffLocked(c.route)
 	}
 	c.last = r.index.first(c.agent) == nil
-	if c.wasLost() && !r.index.knows(c.agent) {
+	if c.backend.Ends().Happened() && !c.thrownOut() && !r.index.knows(c.agent) {
 		r.lost.join(c)
 		time.AfterFunc(tunnel.BackTime, func() { r.giveUp(c) })
 	}
@@ -50,22 +50,18 @@ func (r *Registry) giveUp(c *conn) {
 	}
 }
 
-// wasLost says that a connection was cut that its agent had use for.
-func (c *conn) wasLost() bool { return c.wasCut() && !c.drained() }
-
 // drained says that its agent has asked for no new dials, which the registry may learn later.
 func (c *conn) drained() bool { return c.backend.Drains().Happened() }
 
 // wasCut says that a connection has ended although neither the agent nor this
-// server meant it to. One that was thrown out is not waited for.
+// server meant it to.
 func (c *conn) wasCut() bool {
-	if !c.backend.Ends().Happened() {
-		return false
-	}
 	var bye *link.GoAwayError
-	err := c.backend.Err() // of the last lane, where there are several
-	return !errors.As(err, &bye) && !errors.Is(err, link.ErrClosed)
+	return c.backend.Ends().Happened() && !errors.As(c.backend.Err(), &bye) && !c.thrownOut()
 }
+
+// thrownOut says that this server has closed a connection, the last lane where there are several.
+func (c *conn) thrownOut() bool { return errors.Is(c.backend.Err(), link.ErrClosed) }
 
 // doubtLater has the connections doubted that an agent had before c, should c stay,
 // until stop.

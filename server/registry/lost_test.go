@@ -13,7 +13,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// A dial waits for the only agent that serves its destination, if that was lost a
+// A dial waits for the only agent that serves its destination, if that was lost or has left a
 // moment ago, and for nobody else.
 func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 	const outage = 400 * time.Millisecond
@@ -30,7 +30,7 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 		"another one":            {"10.0.0.1:1", cut, 0, "ipv4=10.0.0.1", "no_agent", tunnel.BackTime},
 		"never back":             {"10.0.0.1:1", cut, time.Second, "", "no_agent", tunnel.BackTime - time.Second},
 		"lost long ago":          {"10.0.0.1:1", cut, tunnel.BackTime, "", "no_agent", 0},
-		"meant to go":            {"10.0.0.1:1", func(f *fake) { f.drain(); cut(f) }, 0, "cidr=10.0.0.0/8", "no_agent", 0},
+		"drained, and replaced":  {"10.0.0.1:1", func(f *fake) { f.drain(); cut(f) }, 0, "cidr=10.0.0.0/8", "back", outage},
 		"it served others alone": {"192.0.2.1:1", cut, 0, "cidr=10.0.0.0/8", "no_agent", 0},
 	} {
 		testutil.Bubble(t, name, func(t *testing.T) {
@@ -108,8 +108,9 @@ type over struct {
 
 func (o over) Err() error { return o.err }
 
-// Nobody waits for an agent that left, or that this server has thrown out.
-func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
+// A dial waits for the successor of an agent that was lost or has left, and for none of an agent
+// that this server has thrown out.
+func TestDialsWaitForNoAgentThatWasThrownOut(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		took time.Duration
@@ -117,7 +118,7 @@ func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
 		{link.ErrDead, tunnel.BackTime},
 		{io.ErrUnexpectedEOF, tunnel.BackTime},
 		{net.ErrClosed, tunnel.BackTime}, // not the link's own
-		{&link.GoAwayError{Code: link.GoAwayShutdown}, 0},
+		{&link.GoAwayError{Code: link.GoAwayShutdown}, tunnel.BackTime},
 		{link.ErrClosed, 0},
 	} {
 		testutil.Bubble(t, c.err.Error(), func(t *testing.T) {
