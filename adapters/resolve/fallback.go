@@ -20,9 +20,9 @@ const (
 	// answer is there by the time of the verdict.
 	hedgeTime = time.Second
 
-	// probeEvery is how often a tunnel deemed down is probed, as in
-	// HyperShift's sidecars.
-	probeEvery = 30 * time.Second
+	// probeEvery is the pause between probes of a tunnel deemed down. HyperShift's sidecars
+	// wait 30 s, in which connections go direct although the tunnel may be up again.
+	probeEvery = 5 * time.Second
 
 	// probeTime bounds one probe.
 	probeTime = 5 * time.Second
@@ -65,7 +65,7 @@ func (h *Health) set(down bool) {
 	}
 }
 
-// Run probes a tunnel that is down every 30 s, one probe at a time, until ctx
+// Run probes a tunnel that is down every probeEvery, one probe at a time, until ctx
 // ends. Only it ever brings the tunnel up again.
 func (h *Health) Run(ctx context.Context) {
 	for {
