@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"konnectivity/server/routes"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -28,8 +27,8 @@ func (r *Registry) leave(c *conn) (last bool) {
 		return c.last
 	}
 	r.index.leave(c)
-	if c.wasCut() && (c.drained() || r.index.keyed.Get(routes.OfText(routes.Agent, c.route)).count() > 0) {
-		r.cutOffLocked(c.route)
+	if c.wasCut() {
+		r.cutOffLocked(c)
 	}
 	c.last = r.index.first(c.agent) == nil
 	if c.backend.Ends().Happened() && !c.thrownOut() && !r.index.knows(c.agent) {

@@ -72,9 +72,9 @@ type Registry struct {
 
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index index
-	lost  index                   // those that may come back, and are waited for
-	cut   memory.Map[string, int] // how many of a route were cut off within tunnel.BackTime, as cutOffLocked says
-	wake  chan struct{}           // closed and replaced when an agent joins or leaves, or one is given up
+	lost  index                         // those that may come back, and are waited for
+	cut   memory.Memory[string, cutOff] // by route
+	wake  chan struct{}                 // closed and replaced when an agent joins or leaves, or one is given up
 }
 
 // conn is one connection of an agent.
@@ -103,7 +103,7 @@ func (c *conn) better(other *conn, now tunnel.Moment) bool {
 // is closed, a dial that no agent serves waits for one that does, for up to Patience; nil: it
 // fails at once.
 func New(settled <-chan struct{}, strategies []Strategy, log logrus.FieldLogger) *Registry {
-	r := &Registry{log: log, settled: settled, wake: make(chan struct{})}
+	r := &Registry{log: log, settled: settled, cut: memory.New[string, cutOff](maxCut), wake: make(chan struct{})}
 	r.SetStrategies(strategies)
 	return r
 }

@@ -28,6 +28,7 @@ type fake struct {
 	streams atomic.Int64
 
 	ends, drains tunnel.Event
+	err          error // set before it ends
 
 	dial  func(ctx context.Context) error
 	dials atomic.Int64
@@ -65,7 +66,7 @@ func (f *fake) Streams() int { f.looks.Add(1); return int(f.streams.Load()) }
 
 func (f *fake) RTT() time.Duration { return 0 }
 
-func (f *fake) Err() error { return nil }
+func (f *fake) Err() error { return f.err }
 
 // setup is a registry with agents that leave as the test ends.
 type setup struct {

@@ -8,11 +8,16 @@ import (
 
 	"konnectivity/server/routes"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/resume"
 )
 
 // returnTime is how long a request to resume waits for the agent, which may just be
 // connecting again. It is short, because the opener tries again, also by other servers.
 const returnTime = 250 * time.Millisecond
+
+// maxCut bounds the routes whose agents are remembered as cut off: three times the agents of a
+// large cluster.
+const maxCut = 16384
 
 // route is the agent's name in requests to resume its connections: every server makes the
 // same of it. It includes the identity that the agent proved, so that no other agent of
@@ -55,6 +60,10 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 			tried = append(tried, c) // its link may just have failed; there may be another
 			continue
 		}
+		if gone == nil && len(tried) == 0 && !waited && r.departed(f.Resume.Route) {
+			gone = &tunnel.DialError{Failure: tunnel.FailGone, Address: f.Address,
+				Reason: "the agent that had the connection was told to stop, and is gone"}
+		}
 		if gone != nil && !silent && !waited && !r.awaited(f.Resume.Route) {
 			return nil, gone
 		}
@@ -68,6 +77,24 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	}
 }
 
+// cutOff records how the agents of one route were cut off.
+type cutOff struct {
+	ended  bool      // each had drained, and did not fall silent but ended
+	beside time.Time // when the last one was cut off that had drained, or while another had its route
+}
+
+// cutOffLocked notes that c was cut off. Another agent that has its route, or is about to have
+// it since c drained, does not know c's connections.
+func (r *Registry) cutOffLocked(c *conn) {
+	before, known := r.cut.Get(c.route)
+	silent := tunnel.LossOf(c.backend.Err()) == tunnel.LossSilent
+	now := cutOff{c.drained() && !silent && (before.ended || !known), before.beside}
+	if c.drained() || r.index.keyed.Get(routes.OfText(routes.Agent, c.route)).count() > 0 {
+		now.beside = time.Now()
+	}
+	r.cut.Put(c.route, now, resume.MaxWindow)
+}
+
 // awaited reports whether an agent with that route may be about to come, beside those that are
 // here: another one was cut off a moment ago, or this server has just started.
 func (r *Registry) awaited(route string) bool {
@@ -76,22 +103,18 @@ func (r *Registry) awaited(route string) bool {
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.cut.Get(route) > 0
+	c, _ := r.cut.Get(route)
+	return time.Since(c.beside) < tunnel.BackTime
 }
 
-// cutOffLocked notes that an agent was cut off while another has its route, or is about to
-// have it, since the first one drained. That other one does not know its connections.
-func (r *Registry) cutOffLocked(route string) {
-	r.cut.Set(route, r.cut.Get(route)+1)
-	time.AfterFunc(tunnel.BackTime, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if n := r.cut.Get(route) - 1; n > 0 {
-			r.cut.Set(route, n)
-		} else {
-			r.cut.Delete(route)
-		}
-	})
+// departed reports whether the agents with that route are gone for good: their processes were
+// told to stop, and killed before their connections were over, as with a pod that is deleted by
+// force. One that runs would be back: it redials at once.
+func (r *Registry) departed(route string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	c, _ := r.cut.Get(route)
+	return c.ended && time.Since(c.beside) >= tunnel.BackTime
 }
 
 // at returns a connection of an agent with that route that is not in tried, whether that

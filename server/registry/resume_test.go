@@ -114,6 +114,46 @@ func TestResumeNeedsALink(t *testing.T) {
 	}
 }
 
+// The connections of an agent that drained and was then cut off are given up: a process that was
+// told to stop, and killed, does not come back. One that was cut off without draining may, as may
+// one whose network fails.
+func TestResumeGivesUpAnAgentThatDrained(t *testing.T) {
+	drainedAndCut := func(f *fake) { f.drain(); f.end() }
+	gone := func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailGone} }
+	for name, c := range map[string]struct {
+		happens []func(f *fake) // to agents of one route, one after the other
+		then    string          // after BackTime
+	}{
+		"cut off":                    {[]func(*fake){(*fake).end}, "agent_lost"},
+		"drained":                    {[]func(*fake){drainedAndCut}, "gone"},
+		"drained, and fell silent":   {[]func(*fake){func(f *fake) { f.err = link.ErrDead; drainedAndCut(f) }}, "agent_lost"},
+		"drained twice":              {[]func(*fake){drainedAndCut, drainedAndCut}, "gone"},
+		"another was cut off before": {[]func(*fake){(*fake).end, drainedAndCut}, "agent_lost"},
+		"its successor was cut off":  {[]func(*fake){drainedAndCut, (*fake).end}, "agent_lost"},
+		"it is back":                 {[]func(*fake){drainedAndCut, func(*fake) {}}, "again"},
+		"it is still about to leave": {[]func(*fake){(*fake).drain}, "again"},
+		"its successor is there":     {[]func(*fake){drainedAndCut, func(f *fake) { f.dial = gone }}, "gone"},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newSetup(t, "default")
+			for _, happens := range c.happens {
+				f := newFake("again")
+				defer s.Join(Agent{ID: "same"}, f).Leave()
+				happens(f)
+				synctest.Wait()
+			}
+			resume := func() string {
+				f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+				f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "same"}.route()}
+				return s.outcome(f)
+			}
+			testutil.Holds(t, resume() != "gone", "the connection is given up at once")
+			time.Sleep(tunnel.BackTime)
+			testutil.Equal(t, resume(), c.then, "after %v", tunnel.BackTime)
+		})
+	}
+}
+
 // That one agent does not know a connection is no answer where another one of its route may
 // be about to come back.
 func TestResumeWaitsForAnAgentBesideAnother(t *testing.T) {
