@@ -247,7 +247,7 @@ func TestCustomerCAIsFollowed(t *testing.T) {
 	a := w.adapter()
 	ctx := testutil.Context(t)
 	_, err := a.Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
-	testutil.ErrorSays(t, err, "certificate that is not trusted", "the dial")
+	testutil.ErrorSays(t, err, "which is not in the system's CAs", "the dial")
 	broken := bundle + ".broken"
 	testutil.NoError(t, os.WriteFile(broken, []byte("no CA"), 0o600))
 	w.opt.HTTPS.CACertPaths = []string{broken}

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -41,17 +42,17 @@ func (w *proxyDialer) failed(address string, err error) error {
 	switch {
 	case errors.As(err, &status):
 		out.Failure = connect.ProxyFailure(status)
-		out.Reason = fmt.Sprintf("%s answered %d", w.who, status.Status)
+		out.Reason = w.who + " answered " + status.Answer()
 		if out.Failure == tunnel.FailAuth {
 			out.Reason = w.who + " wants authentication: " + tunnel.AuthAdvice
 		}
-		out.Err = fmt.Errorf("%s answered %d", w.Proxy, status.Status) // its page may contain anything
+		out.Err = fmt.Errorf("%s answered %s", w.Proxy, status.Answer()) // its page may contain anything
 	case errors.As(err, &dial):
 		out.Failure, out.Reason = dial.Failure, w.who+": "+dial.Text()
 	case errors.As(err, &files):
 		out.Failure, out.Reason = tunnel.FailUnavailable, "the CAs to check the certificate of "+w.who+" cannot be read"
 	case errors.As(err, &cert):
-		out.Failure, out.Reason = tunnel.FailUnavailable, w.who+" shows a certificate that is not trusted; add its CA"
+		out.Failure, out.Reason = tunnel.FailUnavailable, w.who+": "+cmp.Or(tlsreload.Untrusted(cert, tlsreload.ProxyCAs), "its certificate is not trusted")
 	case errors.Is(err, connect.ErrMalformed):
 		out.Failure, out.Reason = tunnel.FailUnavailable, w.who+" does not speak HTTP"
 	case errors.As(err, &noTLS):

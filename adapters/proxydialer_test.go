@@ -115,8 +115,12 @@ func mute(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
 func TestProxyDialerFailures(t *testing.T) {
 	ca, _ := pki.NewCA("customer")
-	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"other.example"}, Server: true}))(t)
-	serverTLS := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
+	stranger, _ := pki.NewCA("stranger")
+	issue := func(ca *pki.CA) *tls.Config {
+		pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"other.example"}, Server: true}))(t)
+		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
+	}
+	serverTLS, strangerTLS := issue(ca), issue(stranger)
 	says := func(text string) func(net.Conn) {
 		return func(c net.Conn) {
 			_, _ = http.ReadRequest(bufio.NewReader(c))
@@ -140,13 +144,15 @@ func TestProxyDialerFailures(t *testing.T) {
 		"wrong auth":     {"http://u:hunter2@p:1", &customer{auth: "Basic x"}, tunnel.FailAuth, wantsAuth},
 		"forbidden":      {"http://p:1", &customer{script: says("HTTP/1.1 403 No\r\n\r\nhunter2")}, tunnel.FailDenied, "customer proxy answered 403"},
 		"unavailable":    {"http://p:1", &customer{script: says("HTTP/1.1 503 No\r\n\r\nconnection refused")}, tunnel.FailUnavailable, "customer proxy answered 503"},
+		"Squid":          {"http://p:1", &customer{script: says("HTTP/1.1 503 No\r\nX-Squid-Error: ERR_CONNECT_FAIL 111\r\n\r\n")}, tunnel.FailUnavailable, "customer proxy answered 503 (ERR_CONNECT_FAIL 111)"},
 		"HTML":           {"http://p:1", &customer{script: says("<html>\n<body>\n\n")}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
 		"hangs up":       {"http://p:1", &customer{script: says("")}, tunnel.FailUnavailable, "customer proxy hung up"},
 		"resets":         {"http://p:1", &customer{script: reset}, tunnel.FailUnavailable, "customer proxy hung up"},
 		"silent":         {"http://p:1", &customer{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
 		"silent TLS":     {"https://p:1", &customer{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
 		"10 MB headers":  {"http://p:1", &customer{script: says("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 10<<20))}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
-		"other name":     {"https://proxy.example:1", &customer{tls: serverTLS}, tunnel.FailUnavailable, "customer proxy shows a certificate that is not trusted; add its CA"},
+		"other name":     {"https://proxy.example:1", &customer{tls: serverTLS}, tunnel.FailUnavailable, "customer proxy: its certificate is not for proxy.example but for other.example"},
+		"other CA":       {"https://other.example:1", &customer{tls: strangerTLS}, tunnel.FailUnavailable, `customer proxy: its certificate was issued by "CN=stranger", which is not in the system's CAs or --proxy-ca-cert-path`},
 		"plain, not TLS": {"https://proxy.example:1", &customer{script: func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); mute(c) }}, tunnel.FailUnavailable, "customer proxy does not speak TLS; its URL may have to begin with http://"},
 		"refused":        {"http://p:1", nil, tunnel.FailRefused, "customer proxy: connection refused"},
 	} {

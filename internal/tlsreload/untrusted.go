@@ -11,6 +11,9 @@ import (
 // SystemCAs names what verifies peers where no CA is given.
 const SystemCAs = "the system's CAs"
 
+// ProxyCAs names what verifies a sidecar's https:// proxies.
+const ProxyCAs = SystemCAs + " or --proxy-ca-cert-path"
+
 // Trusted names what f verifies peers by. flag is that of f.CA.
 func (f Files) Trusted(flag string) string {
 	if f.CA == "" {

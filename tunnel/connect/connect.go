@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"net/textproto"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,9 @@ const (
 	// maxBody is how much of a refusal's body is read: it is searched for one
 	// sentence, and error pages put theirs in front.
 	maxBody = 4 << 10
+
+	// maxCause bounds what Squid calls a cause: ERR_SECURE_CONNECT_FAIL 104.
+	maxCause = 64
 
 	// bodyTime bounds the wait for a refusal's body, which may never end.
 	bodyTime = time.Second
@@ -56,7 +60,16 @@ type Request struct {
 // StatusError is a proxy's refusal.
 type StatusError struct {
 	Status int    // 300 to 599
+	Squid  string // what Squid calls the cause, "ERR_CONNECT_FAIL 111"; "" for other proxies
 	Body   string // the beginning of its body, as it came: not fit for clients
+}
+
+// Answer is the status, and the cause if the proxy gave one: "503 (ERR_DNS_FAIL)".
+func (e *StatusError) Answer() string {
+	if e.Squid == "" {
+		return strconv.Itoa(e.Status)
+	}
+	return fmt.Sprintf("%d (%s)", e.Status, e.Squid)
 }
 
 func (e *StatusError) Error() string {
@@ -113,7 +126,16 @@ func exchange(c tunnel.Conn, br *bufio.Reader, req Request) error {
 	}
 	_ = c.SetReadDeadline(time.Now().Add(bodyTime))
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxBody))
-	return &StatusError{Status: res.StatusCode, Body: string(body)}
+	return &StatusError{Status: res.StatusCode, Squid: squid(res.Header.Get("X-Squid-Error")), Body: string(body)}
+}
+
+// squid is cause without an errno of 0, if it has the form of Squid's, which is fit for clients.
+func squid(cause string) string {
+	odd := func(r rune) bool { return r != '_' && r != ' ' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') }
+	if len(cause) > maxCause || strings.ContainsFunc(cause, odd) {
+		return ""
+	}
+	return strings.TrimSuffix(cause, " 0")
 }
 
 // encode writes the request. Everything in it that came from outside is checked

@@ -133,6 +133,22 @@ func TestHandshakeRefusals(t *testing.T) {
 	}
 }
 
+func TestCauseOfSquid(t *testing.T) {
+	for header, want := range map[string]string{
+		"ERR_DNS_FAIL 0":          "503 (ERR_DNS_FAIL)",
+		"ERR_CONNECT_FAIL 111":    "503 (ERR_CONNECT_FAIL 111)",
+		"":                        "503",
+		"see http://10.0.0.1":     "503",
+		"A" + string(rune(0x200)): "503",
+		strings.Repeat("A", 65):   "503",
+	} {
+		_, err := Handshake(testutil.Context(t), proxy(t, answer("HTTP/1.1 503 No\r\nX-Squid-Error: "+header+"\r\nContent-Length: 0\r\n\r\n")), Request{Address: "h:80"})
+		var status *StatusError
+		testutil.Requires(t, errors.As(err, &status), "%v", err)
+		testutil.Equal(t, status.Answer(), want, "of %q", header)
+	}
+}
+
 func TestHandshakeRefusalWithEndlessBody(t *testing.T) {
 	hold := make(chan struct{})
 	c := proxy(t, func(c *net.TCPConn) {
