@@ -78,8 +78,18 @@ func drain(within string, argv []string) []string {
 
 // sidecar answers probes by TCP, which kubelet sends to the pod's address and
 // not to loopback, where the proxy listens.
+//
+// After SIGTERM, which all containers of a pod get at once, openshift-apiserver takes requests for
+// 15 s more. An image import that begins then needs new connections for some seconds. What is left
+// of a pod's usual 30 s of grace, less 5 s, is for connections that are open.
 func sidecar(name string, args []string) []string {
-	return append(append([]string{"/usr/bin/" + name}, args...), "--answer-tcp-probes")
+	argv := append(append([]string{"/usr/bin/" + name}, args...), "--answer-tcp-probes")
+	for _, flag := range []string{"shutdown-delay", "drain-timeout"} {
+		if _, given := value(args, flag); given {
+			return argv
+		}
+	}
+	return append(argv, "--shutdown-delay=20s", "--drain-timeout=5s")
 }
 
 // value finds a flag in either of its spellings: --flag=value and --flag value.

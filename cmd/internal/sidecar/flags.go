@@ -87,6 +87,7 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
 	set.DurationVar(&o.dial, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take; reaching the server may take half of that, but at least 5s and at most 15s")
 	set.DurationVar(&o.idle, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
+	set.DurationVar(&o.delay, "shutdown-delay", 0, "how long to go on as before after SIGTERM, for clients in the same pod that do so; then --drain-timeout begins")
 	set.DurationVar(&o.fronts.Drain, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
 }
 

@@ -154,6 +154,7 @@ func TestUsageErrors(t *testing.T) {
 		"--link-lanes=0":                 "--link-lanes=0: want a number from 1 (off) to 8",
 		"--link-lanes=9":                 "--link-lanes=9: want a number from 1",
 		"--drain-timeout=-1s":            "--drain-timeout: want 0",
+		"--shutdown-delay=-1s":           "--shutdown-delay: want 0",
 		"--dial-timeout=0":               "--dial-timeout: want a positive",
 		"--tls-key-path=":                "--tls-cert-path and --tls-key-path: want both",
 		"--health-address=8093":          "--health-address: want IP:PORT",

@@ -53,6 +53,7 @@ type Options struct {
 
 	uds    unixsocket.Options
 	fronts front.Options    // MaxConns, Drain and AccessLog
+	delay  time.Duration    // from SIGTERM to the end of accepting
 	idle   time.Duration    // bound of connections that carry nothing; 0 for none
 	dial   time.Duration    // bound of each
 	Out    adapters.Options // how destinations are reached
@@ -108,6 +109,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.idle)
 	case o.dial <= 0:
 		return cli.Usagef("--dial-timeout: want a positive duration, got %v", o.dial)
+	case o.delay < 0:
+		return cli.Usagef("--shutdown-delay: want 0 or a positive duration, got %v", o.delay)
 	case o.fronts.Drain < 0:
 		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.fronts.Drain)
 	case (o.Files.Cert == "") != (o.Files.Key == ""):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
@@ -26,16 +27,24 @@ func (s *sidecar) run(ctx context.Context) error {
 	return cli.Around(ctx, s.serve, s.Background, parts...)
 }
 
-// serve runs the fronts, and ends the answers to probes when these stop.
+// serve runs the fronts until the delay after ctx is over, and ends the answers to probes then.
 func (s *sidecar) serve(ctx context.Context) error {
-	fronts, stopping := errgroup.WithContext(ctx)
+	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(s.opts.delay, end) })()
+	fronts, stopping := errgroup.WithContext(serving)
 	for _, f := range s.fronts {
 		s.Log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("serving")
 		fronts.Go(func() error { return f.serve(stopping, f.ln) })
 	}
-	<-stopping.Done()
+	select {
+	case <-ctx.Done():
+		s.Log.WithFields(logrus.Fields{"delay": s.opts.delay.String(), "timeout": s.opts.fronts.Drain.String()}).
+			Info("stopping after the delay; open connections may finish")
+	case <-stopping.Done():
+	}
 	s.draining.Store(true)
-	s.Log.WithField("timeout", s.opts.fronts.Drain.String()).Info("stopping; open connections may finish")
+	<-stopping.Done()
 	for _, ln := range s.probes {
 		_ = ln.Close() // probes must fail like connections to a proxy that stops
 	}

@@ -13,8 +13,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/cmd/internal/program"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
@@ -272,5 +276,38 @@ func TestCredentials(t *testing.T) {
 			}
 		}
 		testutil.NoError(w.t, r.stop())
+	}
+}
+
+// What shares the sidecar's pod goes on for a while after SIGTERM, as an API server does that has
+// not yet left its Service, and needs the proxy until then.
+func TestShutdownDelay(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails error // what the front ends by itself with; nil if it does not
+		want  time.Duration
+	}{
+		"stopped":            {nil, 15 * time.Second},
+		"a front that fails": {errors.New("x"), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ln := testutil.Listen(t)
+			synctest.Test(t, func(t *testing.T) {
+				s := &sidecar{opts: &Options{delay: 15 * time.Second}, Base: program.Base{Log: logrus.New()}}
+				s.fronts = []frontListener{{ln: ln, serve: func(ctx context.Context, _ net.Listener) error {
+					if c.fails == nil {
+						<-ctx.Done()
+					}
+					return c.fails
+				}}}
+				start := time.Now()
+				ctx, stop := context.WithCancel(t.Context())
+				if c.fails == nil {
+					stop()
+				}
+				defer stop()
+				testutil.Equal(t, s.serve(ctx), c.fails, "the end")
+				testutil.Equal(t, time.Since(start), c.want, "it accepted for")
+			})
+		})
 	}
 }
