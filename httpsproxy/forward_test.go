@@ -462,7 +462,7 @@ func TestCustomerProxyFailures(t *testing.T) {
 		"silent":  {by: "http://u:secret@" + silent, status: 504, text: "The customer proxy did not answer in time.\n"},
 		"password": {by: "http://u:secret@" + asks, status: 502, text: "The customer proxy wants authentication: " +
 			"give user and password in its URL, or others than are there, for Basic authentication.\n"},
-		"untrusted": {by: "https://u:secret@" + secure.Addr().String(), status: 503, text: "Customer proxy: its certificate was issued by \"CN=test\", which is not in the system's CAs or --proxy-ca-cert-path.\n"},
+		"untrusted": {by: "https://u:secret@" + secure.Addr().String(), status: 503, text: "The customer proxy shows a certificate that is not trusted.\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := dialProxy(t, func(o *Options) {

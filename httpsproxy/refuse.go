@@ -1,7 +1,6 @@
 package httpsproxy
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
 
@@ -85,8 +83,8 @@ func proxyRefusalFor(err error) *refusal {
 	case r.status == http.StatusBadGateway:
 		r.status = http.StatusServiceUnavailable
 		r.text = "The customer proxy hung up or does not speak HTTP."
-		if cert, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-			r.text = sentence("customer proxy: " + cmp.Or(tlsreload.Untrusted(cert, tlsreload.ProxyCAs), "its certificate is not trusted"))
+		if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+			r.text = "The customer proxy shows a certificate that is not trusted."
 		}
 	}
 	return &r
