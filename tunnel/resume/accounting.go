@@ -35,6 +35,17 @@ type accounting struct {
 // that has lost nothing.
 type news struct {
 	lost, resumed, givenUp int64
+	why                    [Lives]bool // connections were given up
+}
+
+// reasons are those for which connections were given up, as in metrics.
+func (n *news) reasons() (all []string) {
+	for l, is := range n.why {
+		if is {
+			all = append(all, Life(l).Label())
+		}
+	}
+	return all
 }
 
 // Stats are figures for metrics; counters are since the start.
@@ -130,7 +141,7 @@ func (m *Manager) log() {
 	log := m.opt.Log.WithFields(logrus.Fields{"lost": n.lost, "resumed": n.resumed, "given_up": n.givenUp, "waiting": waiting})
 	switch {
 	case n.givenUp > 0:
-		log.Warn("connections were given up that could not be resumed")
+		log.WithField("reasons", n.reasons()).Warn("connections were given up that could not be resumed")
 	case n.lost > 0:
 		log.Info("connections lost their link")
 	case n.resumed > 0:
@@ -179,6 +190,7 @@ func (m *Manager) noteEndLocked(c *Conn) {
 	if l := c.m.Life(); l.givenUp() && l != Unconfirmed {
 		m.noteLossLocked(c)
 		m.figures.news.givenUp++
+		m.figures.news.why[l] = true
 		m.logSoon()
 	}
 }

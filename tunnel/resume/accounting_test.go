@@ -108,6 +108,7 @@ func TestEveryLossHasItsLine(t *testing.T) {
 		zero, one := any(int64(0)), any(int64(1))
 		want := [][3]any{{one, zero, zero}, {one, zero, zero}, {one, zero, zero}, {one, one, zero}, {zero, zero, one}}
 		testutil.EqualSlices(t, told, want, "lost, resumed and given up")
+		testutil.EqualSlices(t, hook.LastEntry().Data["reasons"].([]string), []string{"window"}, "why")
 	})
 }
 
