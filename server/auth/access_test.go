@@ -22,6 +22,7 @@ type roles struct {
 	mu      sync.Mutex
 	allowed map[string]bool
 	down    error
+	denies  bool
 	slow    time.Duration
 	asked   atomic.Int64
 	most    atomic.Int64 // at once
@@ -55,6 +56,7 @@ func (r *roles) Create(ctx context.Context, ask kubeapi.SubjectAccessReviewSpec)
 		return answer, r.down
 	}
 	answer.Allowed = r.allowed[described(ask)]
+	answer.Denied = r.denies // wins over Allowed
 	return answer, nil
 }
 
@@ -90,11 +92,17 @@ func TestWhatAReviewAsks(t *testing.T) {
 		r := newRoles()
 		err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), nil, tc.host, 443)
 		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailDenied, "%s, %s: %v", tc.who, tc.host, err)
+		said := tunnel.AsDialError("", err).Text()
 		if tc.want == "" {
+			testutil.Contains(t, said, "nobody knows who the client is", "%s", tc.host)
 			testutil.Equal(t, r.asked.Load(), 0, "%s: it was asked for a client that nobody knows", tc.host)
 			continue
 		}
 		r.set(tc.want, true, nil)
+		r.denies = true
+		testutil.Fails(t, newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), nil, tc.host, 443), "what is both allowed and denied")
+		r.denies = false
+		testutil.Contains(t, said, "does not let "+strings.Fields(tc.want)[0]+" connect to ", "%s, %s", tc.who, tc.host)
 		testutil.Succeeds(t, newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), nil, tc.host, 443),
 			"%s, %s with %q", tc.who, tc.host, tc.want)
 	}

@@ -74,13 +74,14 @@ func certState(t *testing.T, name string, dns []string, ips ...string) *tls.Conn
 func TestClaims(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "allow")
 	text := "# grants\n" +
-		"node-1  cidr=10.1.0.0/16&cidr=172.16.0.0/16&host=*.apps.example&ipv6=2001:db8::7\n" +
+		"node-1  cidr=10.1.0.0/16&cidr=172.16.0.0/16&host=*.apps.example&host=*tail.example&host=.dot.example&ipv6=2001:db8::7&ipv4=172.24.0.0\n" +
 		"node-1  default-route=true # and this\n\n" +
 		"*       host=shared.example&cidr=192.0.2.0/24\n"
 	testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	claims := testutil.Must(NewClaims(file, logging.Silent()))(t)
 	node1 := certState(t, "node-1", []string{"node-1.example", "*.pods.example"}, "10.0.0.1", "2001:db8::1")
 	node2 := certState(t, "node-2", nil)
+	net8 := certState(t, "net-8", nil, "10.0.0.0")
 	star := certState(t, "*", nil)
 	for _, tc := range []struct {
 		who    *tls.ConnectionState
@@ -97,14 +98,20 @@ func TestClaims(t *testing.T) {
 		{node1, "host=a.b.pods.example", false},
 		{node1, "host=node-2.example", false},
 		{node1, "cidr=10.0.0.1/32", true},
+		{node1, "cidr=10.0.0.2/32", false},
 		{node1, "cidr=10.0.0.0/31", false},
+		{net8, "cidr=10.0.0.0/8", false}, // begins with an address of the certificate
 		{node1, "cidr=10.1.2.0/24&ipv4=10.1.200.1&ipv6=2001:db8::7", true},
 		{node1, "cidr=10.0.0.0/8", false},
 		{node1, "cidr=172.16.0.0/16", true},
 		{node1, "cidr=172.16.0.0/12", false}, // begins within what is granted
+		{node1, "ipv4=172.24.0.0&cidr=172.24.0.0/32", true},
+		{node1, "cidr=172.24.0.0/16", false}, // begins with an address that is granted
 		{node1, "cidr=0.0.0.0/0", false},
 		{node1, "host=x.apps.example&host=x.y.apps.example&host=shared.example", true},
 		{node1, "host=apps.example", false},
+		{node1, "host=a.tail.example", false}, // only "*." grants a domain
+		{node1, "host=a.dot.example", false},
 		{node1, "default-route=true", true},
 		{node2, "default-route=true", false},
 		{node2, "host=x.apps.example", false},
@@ -142,8 +149,8 @@ func TestIDsAreNamesOfCertificates(t *testing.T) {
 		"node-1": true, "node-1.example": true, "spiffe://a.example/agent": true, "*.pods.example": true,
 		"node-2": false, "NODE-1": false, "a.pods.example": false, "": false,
 	} {
-		_, err := g.Admit(t.Context(), Peer{ID: id, TLS: state})
-		testutil.Holds(t, (err == nil) == ok && (id == "" || ok || codeOf(err) == codes.PermissionDenied), "%q: %v", id, err)
+		ids, err := g.Admit(t.Context(), Peer{ID: id, Identifiers: "host=h", TLS: state})
+		testutil.Holds(t, (err == nil) == ok && (len(ids.Hosts) == 1) == ok && (id == "" || ok || codeOf(err) == codes.PermissionDenied), "%q: %v", id, err)
 		for _, without := range []*tls.ConnectionState{nil, {}} {
 			testutil.Fails(t, testutil.Err(g.Admit(t.Context(), Peer{ID: id, TLS: without})), "%q without a certificate was admitted", id)
 		}

@@ -112,7 +112,7 @@ func (c *Claims) grantsFor(cert *x509.Certificate) registry.Identifiers {
 		return registry.Identifiers{}
 	}
 	grants := c.grants.Get()
-	if cert == nil || cert.Subject.CommonName == "*" { // which is no wildcard in a certificate
+	if cert == nil {
 		return grants["*"]
 	}
 	return grow(grow(registry.Identifiers{}, grants["*"]), grants[cert.Subject.CommonName])

@@ -25,6 +25,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -98,6 +99,17 @@ func TestLookAtTokens(t *testing.T) {
 			testutil.Equal(t, seeing.lookAt(c.token).rank, c.seeing, "a token %s, with keys", name)
 		}
 	})
+}
+
+// Parsers recurse into brackets, so a token is looked at before it is parsed.
+func TestNestedTokensAreNotParsed(t *testing.T) {
+	for _, bracket := range []string{"[", "{"} {
+		for n, safe := range map[int]bool{maxNesting: true, maxNesting + 1: false} {
+			nested := base64.RawURLEncoding.EncodeToString([]byte(strings.Repeat(bracket, n)))
+			testutil.Holds(t, shallow(nested+".e30.x") == safe && shallow("e30."+nested+".x") == safe, "with %d %s", n, bracket)
+		}
+	}
+	testutil.Holds(t, !shallow("e30.!.x"), "what cannot be decoded is safe to parse")
 }
 
 // flooded is a Tokens that an attacker keeps busy from the addresses given,
@@ -221,6 +233,16 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 			"after one was refused: others from there are not suspect")
 		time.Sleep(suspectFor)
 		testutil.Equal(t, worth(api.token("c", nil)), plausible, "the suspicion does not end")
+		verdict = answer("good")
+		podless := map[string]any{"exp": nil, "kubernetes.io": nil}
+		alone := api.token("d", podless)
+		_ = reviewed(tokens, t.Context(), alone, at("192.0.2.1"))
+		testutil.Holds(t, worth(alone) == proven && worth(api.token("e", podless)) == plausible,
+			"after one without a pod was accepted: not it alone is proven")
+		verdict = answer("expired")
+		time.Sleep(goodFor + time.Second)
+		_ = reviewed(tokens, t.Context(), alone, at("192.0.2.1"))
+		testutil.Equal(t, worth(alone), suspect, "one that was accepted, then refused")
 		time.Sleep(provenFor)
 		testutil.Holds(t, worth(old) != proven, "the proof does not end")
 	})
@@ -308,6 +330,17 @@ func TestKeysOfAnAPIThatStarts(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What an API answers in place of its keys leaves those that are known.
+func TestBrokenKeySetsChangeNothing(t *testing.T) {
+	keys := newKeys(newSigner(t, "k1").published, logging.Silent())
+	testutil.NoError(t, keys.refresh(t.Context()))
+	for _, answer := range []string{"<html>", "{}", `{"keys":[{},{"kty":"new","kid":"a"}]}`, `{"keys":[{"kty":"oct","k":"c2VjcmV0","kid":"k1"}]}`} {
+		keys.read = func(context.Context) ([]byte, error) { return []byte(answer), nil }
+		testutil.Fails(t, keys.refresh(t.Context()), "%s was taken for keys", answer)
+		testutil.Equal(t, len((*keys.known.Load())["k1"]), 1, "keys after %s:", answer)
 	}
 }
 

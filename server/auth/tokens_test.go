@@ -78,6 +78,8 @@ func TestReviewVerdicts(t *testing.T) {
 	} {
 		err := reviewed(tokens, t.Context(), token, nil)
 		testutil.Equal(t, codeOf(err), want, "%.20s: %v", token, err)
+		_, admitted := (&Gate{Tokens: tokens}).Admit(t.Context(), Peer{ID: "a", Token: token})
+		testutil.Equal(t, codeOf(admitted), want, "%.20s at the gate: %v", token, admitted)
 		testutil.Holds(t, err == nil || !strings.Contains(err.Error(), "SECRET") &&
 			(token == "" || !strings.Contains(err.Error(), token+" ")), "%s: the refusal tells too much: %v", token, err)
 	}
@@ -169,6 +171,14 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 				seen.Add(1)
 			}
 		}})
+		var other sync.WaitGroup
+		other.Go(func() {
+			time.Sleep(reviewTimeout / 2)
+			ctx, leave := context.WithTimeout(t.Context(), time.Second)
+			defer leave()
+			testutil.Equal(t, codeOf(reviewed(tokens, ctx, "good", nil)), codes.Unavailable, "to one that leaves before another's review of the token has ended")
+		})
+		defer other.Wait()
 		start := time.Now()
 		err := reviewed(tokens, t.Context(), "good", nil)
 		testutil.Holds(t, codeOf(err) == codes.Unavailable && errors.Is(err, context.DeadlineExceeded), "%v", err)
@@ -194,7 +204,9 @@ func TestLongAPIMessagesAreCut(t *testing.T) {
 	} {
 		var refusal *Refusal
 		_, err := tokens.judge(status)
-		testutil.Holds(t, errors.As(err, &refusal) && len(fmt.Sprint(refusal.Reason, refusal.Err)) <= 1000, "%.2000v", err)
+		testutil.Requires(t, errors.As(err, &refusal), "%.2000v", err)
+		said := fmt.Sprint(refusal.Reason, refusal.Err)
+		testutil.Holds(t, len(said) <= 1000 && strings.Contains(said, long[:200]), "%.2000s", said)
 	}
 }
 
