@@ -44,7 +44,7 @@ func FuzzGlob(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"*.example.com", "a.example.com"}, {"a*b*c", "abbc"}, {"a", "a"}, {"a", "ab"}, {"*", ""}, {"*", "x"},
 		{"a*", "a"}, {"a*b", "ab"}, {"a*b", "acb"}, {"a*b", "abc"},
-		{"ab*ba", "aba"}, {"*a*a*", "xaxax"}, {"*a*a*", "xax"}, {"*aa", "aaa"},
+		{"ab*ba", "aba"}, {"*a*a*", "xaxax"}, {"*a*a*", "xax"}, {"*a*a*", "xaax"}, {"*aa", "aaa"},
 	} {
 		f.Add(seed[0], seed[1])
 	}

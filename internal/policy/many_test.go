@@ -38,8 +38,8 @@ func covers(to netip.AddrPort) func(*rule) bool {
 }
 
 var (
-	someHosts = []string{"a", "a.b", "b.a.b", "x.a.b", "c", "c.b", "aa.b", "ab"}
-	someGlobs = []string{"*", "a", "a.b", "*.b", "*.a.b", "a*", "*b", "a*b", "x*.b", "*.c"}
+	someHosts = []string{"a", "a.b", "b.a.b", "x.a.b", "c", "c.b", "aa.b", "ab", "a.c"}
+	someGlobs = []string{"*", "a", "a.b", "*.b", "*.a.b", "a*", "*b", "a*b", "x*.b", "*.c", "a.*"}
 	someAddrs = []string{"0.0.0.0", "10.0.0.0", "10.0.0.1", "10.0.255.255", "10.1.0.0", "255.255.255.255", "9.255.255.255", "::", "2001:db8::", "2001:db8::1", "2001:db8:0:1::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
 )
 
@@ -132,6 +132,8 @@ func TestFor(t *testing.T) {
 		{Name: "all", Allow: true, Who: []string{"*"}, Where: []string{"10.0.0.2"}},
 		{Name: "red", Allow: true, Who: []string{"cn:a*"}, Tenants: []string{"red-*"}, Where: []string{"10.0.0.3"}},
 		{Name: "dns", Allow: true, Who: []string{"dns:A.example"}, Where: []string{"10.0.0.4"}},
+		{Name: "green", Allow: true, Who: []string{"*"}, Tenants: []string{"green"}, Where: []string{"10.0.0.2"}},
+		{Name: "case", Allow: true, Who: []string{"cn:Case"}, Where: []string{"10.0.0.4"}},
 		{Name: "b", Who: []string{"cn:b"}, Where: []string{"10.0.0.2"}},
 	}))(t)
 	for _, c := range []struct {
@@ -151,6 +153,10 @@ func TestFor(t *testing.T) {
 		{"cn:c", "red-1", ""},
 		{"cn:a", "blue", ""},
 		{"cn:b", "blue", ""},
+		{"cn:a", "green", "2"},
+		{"cn:b", "green", ""}, // what denies is for all tenants
+		{"cn:Case", "", "24"},
+		{"cn:case", "", "2"},
 	} {
 		got := ""
 		for i := range 5 {
@@ -159,6 +165,27 @@ func TestFor(t *testing.T) {
 			}
 		}
 		testutil.Equal(t, got, c.want, "%q of %q reaches", c.who, c.tenant)
+	}
+}
+
+// Which rule allows a destination: one for the name before one for the address it has led to, and
+// none for that where an address was asked for.
+func TestAllowedBy(t *testing.T) {
+	anybody := []string{"*"}
+	p := testutil.Must(ParseRules([]Rule{
+		{Name: "network", Allow: true, Who: anybody, Where: []string{"10.0.0.0/8"}},
+		{Name: "name", Allow: true, Who: anybody, Where: []string{"*.example"}},
+	}))(t).For("", "")
+	for _, c := range []struct{ host, at, want string }{
+		{"10.0.0.1", "", "network"},
+		{"192.0.2.1", "10.0.0.1", ""},
+		{"a.example", "", "name"},
+		{"a.example", "10.0.0.1", "name"},
+		{"a.test", "10.0.0.1", "network"},
+		{"a.test", "", ""},
+	} {
+		at, _ := netip.ParseAddr(c.at)
+		testutil.Equal(t, p.AllowedBy(c.host, 443, at), c.want, "%s at %q is allowed by", c.host, c.at)
 	}
 }
 

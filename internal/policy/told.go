@@ -52,7 +52,6 @@ func JoinTold(a, b string) (both string, ok bool) {
 func Told(rules string) (*Policy, error) {
 	var allow, deny []string
 	for line := range strings.Lines(rules) {
-		line = strings.TrimSuffix(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "+"):
 			allow = append(allow, line[1:])
