@@ -85,6 +85,14 @@ func TestBadFiles(t *testing.T) {
 		testutil.ErrorSays(t, testutil.Err(Parse([]byte(file))), want, "%q", file)
 	}
 	testutil.NoError(t, testutil.Err(Parse([]byte("---\n"+head+rule+"---\n# its end\n...\n"))))
+	testutil.NoError(t, testutil.Err(ParseTenant([]byte(head+rule))))
+	for file, want := range map[string]string{
+		head:                                "rules: there is none",
+		"version: 1\nmode: report\n" + rule: "mode: report is for the server's",
+		head + "rules:\n- {name: a, action: deny, who: ['*'], tenants: [b], where: ['*']}\n": "tenants is for the server's own file",
+	} {
+		testutil.ErrorSays(t, testutil.Err(ParseTenant([]byte(file))), want, "%q of a tenant", file)
+	}
 }
 
 func FuzzParse(f *testing.F) {
