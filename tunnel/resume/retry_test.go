@@ -48,6 +48,14 @@ func repeatedDial(t *testing.T, held int) {
 	old := make(chan error, 1)
 	go func() { _, err := h.attempt(0); old <- err }()
 	<-dials
+	again := make(chan error, 1)
+	go func() { _, err := h.attempt(0); again <- err }()
+	select {
+	case err := <-again:
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailStale, "what the same attempt is told while it goes on")
+	case <-dials:
+		t.Fatal("the same attempt is dialed twice")
+	}
 	w.memory.Hold(held)
 	st := testutil.Must(h.attempt(1))(t)
 	defer st.Close()

@@ -2,6 +2,7 @@ package resume_test
 
 import (
 	"io"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,14 @@ func (r *route) unheard(number byte) (c tunnel.Conn, dest *wireEnd, outlives boo
 	f.Resume = &tunnel.Resume{Token: [16]byte{number}, Window: time.Minute}
 	c = testutil.Must(r.Dial(r.t.Context(), f))(r.t)
 	return c, <-r.dests, f.Resume.Granted.Window > 0
+}
+
+// resumes asks for what unheard has made, which has to be there.
+func (r *route) resumes(number byte) {
+	r.t.Helper()
+	f := tunnel.NewFlow("tcp", "dest:1")
+	f.Resume = &tunnel.Resume{Token: [16]byte{number}, Window: time.Minute, Epoch: 1, Taken: 1}
+	testutil.Succeeds(r.t, testutil.Err(r.Dial(r.t.Context(), f)), "resuming the connection %d", number)
 }
 
 // leave ends both directions of such a connection, which then lingers at the agent.
@@ -55,15 +64,21 @@ func TestEndsThatLingerTakeMemory(t *testing.T) {
 	})
 }
 
-// Where they make memory short, some of them go, and not a connection that is used: it would
-// free next to nothing.
+// Where they make memory short, some of them go, those first that were used longest ago, and not a
+// connection that is used: it would free next to nothing.
 func TestEndsThatLingerMakeRoom(t *testing.T) {
 	const most = 10
 	onRoute(t, time.Minute, func(t *testing.T, r *route) {
 		_, used, _ := r.unheard(1)
+		var leaving []func()
 		for n := range most {
+			time.Sleep(time.Second)
 			c, dest, _ := r.unheard(byte(n + 2))
-			leave(t, c, dest)
+			leaving = append(leaving, func() { leave(t, c, dest) })
+		}
+		for _, leave := range slices.Backward(leaving) { // the first of them last
+			time.Sleep(time.Second)
+			leave()
 		}
 		time.Sleep(time.Second)
 		r.memory.Hold(memory - most*lingering - most*lingering/4)
@@ -73,6 +88,7 @@ func TestEndsThatLingerMakeRoom(t *testing.T) {
 		testutil.Equal(t, gone > 0 && gone < most, true, "%d of them have made room", gone)
 		testutil.Equal(t, int(r.agent.Stats().Degraded), gone, "connections that have become plain")
 		testutil.Equal(t, r.far.a.Streams(), most+1-gone, "streams of the rest")
+		r.resumes(2)
 	})
 }
 
@@ -150,9 +166,7 @@ func TestEndsThatLingerMakeRoomForTheirClient(t *testing.T) {
 		synctest.Wait()
 		gone := most + 2 - r.agent.Len()
 		testutil.Holds(t, gone > 0 && gone < most, "%d of them have made room", gone)
-		f := tunnel.NewFlow("tcp", "dest:1")
-		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Taken: 1}
-		testutil.Succeeds(t, testutil.Err(r.Dial(t.Context(), f)), "resuming the other client's")
+		r.resumes(1) // the other client's
 	})
 }
 

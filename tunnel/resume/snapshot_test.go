@@ -1,7 +1,10 @@
 package resume
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -96,4 +99,37 @@ func TestAdoptedConnectionsAreTheirClients(t *testing.T) {
 	testutil.NoError(t, m.Adopt(Snapshot{Origin: of(1), Window: time.Minute, Ended: true, Left: true}, nil, nil))
 	got := m.all()[0].budget()
 	testutil.Holds(t, got == mine && got != other, "it counts in another's part")
+}
+
+// What a Manager that is closed cannot adopt is reset.
+func TestAdoptedTooLate(t *testing.T) {
+	m := New(Options{Window: time.Minute})
+	m.Close()
+	m.Wait()
+	near, far := net.Pipe()
+	_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
+	testutil.Fails(t, m.Adopt(Snapshot{Window: time.Minute}, tunnel.Wrap(near), nil), "it was adopted")
+	testutil.ErrorIs(t, testutil.Err(far.Read(make([]byte, 1))), io.EOF, "what the destination reads")
+}
+
+// A dial for another process's end passes unchanged, and one while memory is scarce asks for nothing.
+func TestWhatDialsAskFor(t *testing.T) {
+	budget := link.NewBudget(1 << 20)
+	m := New(Options{Window: time.Minute, Budget: budget})
+	defer m.Wait()
+	defer m.Close()
+	asks := func(given *tunnel.Resume) (asked *tunnel.Resume) {
+		f := tunnel.NewFlow("tcp", "dest:1")
+		f.Resume = given
+		_, _ = m.Dialer(tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			asked = f.Resume
+			return nil, errClosed
+		})).Dial(t.Context(), f)
+		return asked
+	}
+	others := &tunnel.Resume{Window: time.Second}
+	testutil.Holds(t, asks(others) == others, "another's end is not asked for")
+	testutil.Holds(t, asks(nil).Window == time.Minute, "its own end is not asked for")
+	budget.Hold(1 << 20)
+	testutil.Holds(t, asks(nil) == nil, "it asks for an end while memory is scarce")
 }
