@@ -171,6 +171,29 @@ func TestChanges(t *testing.T) {
 	testutil.Equal(t, (*Live)(nil).Trouble(), "", "trouble without a file")
 }
 
+// A tenant's file is held to beside the server's: what both leave to the address that a name has
+// goes to the agent together, unless both allow by it, since either's rules alone would be enough
+// there.
+func TestATenantsFileBesideTheServers(t *testing.T) {
+	file := testutil.Must(ParseTenant([]byte("version: 1\nmode: enforce\nrules:\n- {name: net, action: allow, who: ['*'], where: ['10.0.0.0/8']}\n")))(t)
+	for _, c := range []struct {
+		host, told, want string
+		allowed          bool
+	}{
+		{"10.0.0.1", "", "", true},
+		{"192.0.2.1", "", "", false},
+		{"a.example", "", "+10.0.0.0/8\n", true},
+		{"a.example", "-10.1.0.0/16\n", "-10.1.0.0/16\n+10.0.0.0/8\n", true},
+		{"a.example", "+10.1.0.0/16\n", "", false},
+	} {
+		flow := tunnel.NewFlow("tcp", c.host+":1")
+		rules, err := file.Also(flow, c.host, 1, c.told)
+		testutil.Holds(t, (err == nil) == c.allowed && rules == c.want, "%s, of which %q is told: %q, %v", c.host, c.told, rules, err)
+		testutil.Holds(t, c.allowed || tunnel.FailureOf(err) == tunnel.FailDenied, "%v", err)
+		testutil.Equal(t, flow.Rule == "net", c.host == "10.0.0.1", "%s: its rule is known", c.host)
+	}
+}
+
 func TestOpenRefuses(t *testing.T) {
 	_, err := Open(filepath.Join(t.TempDir(), "none"), "x_", prometheus.NewRegistry(), logrus.New())
 	testutil.Holds(t, errors.Is(err, os.ErrNotExist), "%v", err)
