@@ -21,6 +21,7 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/registry"
+	"konnectivity/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
@@ -155,6 +156,24 @@ func TestIDsAreNamesOfCertificates(t *testing.T) {
 			testutil.Fails(t, testutil.Err(g.Admit(t.Context(), Peer{ID: id, TLS: without})), "%q without a certificate was admitted", id)
 		}
 	}
+}
+
+// A renewed certificate is the same agent's, and one with any other name is not.
+func TestWhoAnAgentIs(t *testing.T) {
+	state := certState(t, "node-1", []string{"a.example"}, "10.0.0.1")
+	is := CertDigest(state)
+	testutil.Equal(t, CertDigest(certState(t, "node-1", []string{"a.example"}, "10.0.0.1")), is, "a renewed certificate")
+	for i, other := range []*tls.ConnectionState{
+		nil, {}, certState(t, "node-2", []string{"a.example"}, "10.0.0.1"),
+		certState(t, "node-1", []string{"b.example"}, "10.0.0.1"), certState(t, "node-1", []string{"a.example"}, "10.0.0.2"),
+	} {
+		testutil.Holds(t, CertDigest(other) != is && (CertDigest(other) == "") == (i < 2), "certificate %d is node-1's", i)
+	}
+	withToken := &Gate{Tokens: newTokens(nil)}
+	testutil.Equal(t, (&Gate{}).Who(nil), "", "one that has proved nothing")
+	testutil.Equal(t, withToken.Who(nil), "serviceaccount:kube-system/konnectivity-agent", "one with a token")
+	testutil.Equal(t, (&Gate{}).Who(state), tunnel.NewIdentity("cn:node-1", "dns:a.example"), "one with a certificate")
+	testutil.Equal(t, withToken.Who(state), tunnel.NewIdentity("cn:node-1", "dns:a.example", "serviceaccount:kube-system/konnectivity-agent"), "one with both")
 }
 
 func TestAllowFileReload(t *testing.T) {
