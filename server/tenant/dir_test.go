@@ -333,6 +333,29 @@ func TestWhoHasAServerNameKeepsIt(t *testing.T) {
 	w.finds(d, "three.example", "b")
 }
 
+func TestOfTwoThatComeTogetherOneHasAServerName(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "one.example")
+	w.tenant("b", "one.example", "two.example")
+	d := w.open()
+	w.finds(d, "one.example", "a")
+	w.finds(d, "two.example", "refused")
+	w.is(d, "b", StateBroken, `tenant.yaml: serverNames[0]: one.example is the name of the tenant "a" already`)
+}
+
+// crowd is a source of more tenants than are served.
+type crowd struct{ source }
+
+func (crowd) list() ([]string, error) { return make([]string, maxTenants+1), nil }
+
+func TestTooManyTenantsRemoveNobody(t *testing.T) {
+	w, d := newDirOf(t)
+	d.source = crowd{d.source}
+	d.Look()
+	w.finds(d, "a.example", "a")
+	testutil.Equal(t, len(d.Table().States()), 1, "tenants that are known")
+}
+
 // Files of the future, as after the clock was set back, are not read again at each look.
 func TestTheClockWasSetBack(t *testing.T) {
 	w := newWorld(t, "a")
