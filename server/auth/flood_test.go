@@ -101,7 +101,7 @@ func TestLookAtTokens(t *testing.T) {
 	})
 }
 
-// Parsers recurse into brackets, so a token is looked at before it is parsed.
+// More brackets than maxNesting are not left to a parser.
 func TestNestedTokensAreNotParsed(t *testing.T) {
 	for _, bracket := range []string{"[", "{"} {
 		for n, safe := range map[int]bool{maxNesting: true, maxNesting + 1: false} {
