@@ -112,6 +112,17 @@ func TestWhatIsTakenIsGivenBack(t *testing.T) {
 	}
 }
 
+// A dial whose client has no memory left is refused, and not counted.
+func TestDialsWithoutMemoryAreRefused(t *testing.T) {
+	all := newLimits(1 << 20)
+	c, leave := all.Own().Join("", nil, at(1))
+	defer leave()
+	for c.Budget.Take(ConnMemory) {
+	}
+	testutil.Equal(t, tunnel.FailureOf(all.Own().start(t, c, nil)), tunnel.FailExhausted, "a dial without memory")
+	testutil.Equal(t, all.PendingDials(), 0, "dials under way")
+}
+
 // A client whose dials have used up its share resumes its connections all the same.
 func TestResumingHasAShareOfItsOwn(t *testing.T) {
 	own := newLimits(1 << 20).Own()
