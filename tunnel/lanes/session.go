@@ -123,6 +123,11 @@ func (g *Group) Probe() {
 	g.each((*link.Session).Probe)
 }
 
+// Rerouted ends or probes each lane, as link.Session does.
+func (g *Group) Rerouted() {
+	g.each((*link.Session).Rerouted)
+}
+
 // Forwards says whether the peer is a server that forwards to others.
 func (g *Group) Forwards() bool { return g.first().Forwards() }
 

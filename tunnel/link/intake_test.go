@@ -85,4 +85,6 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, sidecars, "After %v s the server drops it", int64(DefaultDeadAfter/time.Second))
 	testutil.Says(t, "../../docs/hypershift.md", "a link sends something every %v s", int64(DefaultPingInterval/time.Second))
 	testutil.Says(t, "../../docs/link-protocol.md", "for up to %v s, if it has reset a stream within the last second", int64(farewell/time.Second))
+	testutil.Says(t, "../../docs/link-protocol.md", "when no answer has come after %v s and four round trips", int64(absentTime/time.Second))
+	testutil.Says(t, "../../docs/link-protocol.md", "when nothing has come for %v s behind payload", int64(doubtTime/time.Second))
 }

@@ -12,6 +12,9 @@ const probeTime = 2 * time.Second
 // much shorter than DeadAfter.
 const absentTime = 6 * time.Second
 
+// doubtTime is how long after a frame was sent a silent peer is probed.
+const doubtTime = time.Second
+
 // look ends the session if the peer is dead, and else pings it where need be. A timer
 // calls it, so a link that does nothing has no goroutine.
 func (ses *Session) look() {
@@ -29,6 +32,7 @@ func (ses *Session) look() {
 	ses.sender.flushes = !ses.streams.empty()
 	if ses.alive.pingNow(now) {
 		ses.pingLocked(now)
+		ses.doubtLocked()
 	}
 	ses.looks.Reset(ses.alive.Pause)
 }
@@ -44,10 +48,46 @@ func (ses *Session) pingLocked(now time.Time) {
 func (ses *Session) Probe() {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if ses.err == nil {
-		ses.pingLocked(time.Now())
-		ses.expectLocked(&ses.alive.probed, absentTime+4*ses.alive.rtt, func() bool { return false })
+	silent := ses.silentLocked()
+	ses.probeLocked(func(uint64) bool { return silent() })
+}
+
+// probeLocked pings the peer, and ends the link if dead says so, called with the mutex held and
+// the PING's value, when the peer has had the time to answer.
+func (ses *Session) probeLocked(dead func(asked uint64) bool) {
+	if ses.err != nil {
+		return
 	}
+	ses.pingLocked(time.Now())
+	asked := ses.alive.value
+	ses.expectLocked(&ses.alive.probed, absentTime+4*ses.alive.rtt, func() bool { return !dead(asked) })
+}
+
+// silentLocked returns what tells later whether no frame has been received from now on.
+func (ses *Session) silentLocked() func() bool {
+	heard := ses.alive.heard
+	return func() bool { return ses.alive.heard.Equal(heard) }
+}
+
+// doubtLocked probes the peer doubtTime after a frame was sent, unless one has been received. DeadAfter would be too late for dials, whose time is over by then. It is for links
+// which connections outlive, unless the operator lets a peer be silent for longer, and for the
+// side that can make another. A segment suffices, where the kernel tells: on a slow line that bulk
+// has filled, frames are far behind.
+func (ses *Session) doubtLocked() {
+	if ses.alive.doubted || ses.alive.accepted || !ses.resumes || ses.alive.Dead > DefaultDeadAfter {
+		return
+	}
+	ses.alive.doubted = true
+	silent := ses.silentLocked()
+	time.AfterFunc(doubtTime, func() {
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		ses.alive.doubted = false
+		if silent() {
+			came := ses.Line().Received
+			ses.probeLocked(func(uint64) bool { return silent() && ses.Line().Received == came })
+		}
+	})
 }
 
 // probeWriteLocked ends the link after probeTime, unless the write in progress proceeds
@@ -55,26 +95,28 @@ func (ses *Session) Probe() {
 // that is stuck here.
 func (ses *Session) probeWriteLocked() {
 	if ses.sender.writer.writing() {
-		writes := ses.sender.writes.Load()
-		ses.expectLocked(&ses.alive.writeProbed, probeTime, func() bool { return !ses.sender.writer.writing() || ses.sender.writes.Load() != writes })
+		writes, silent := ses.sender.writes.Load(), ses.silentLocked()
+		ses.expectLocked(&ses.alive.writeProbed, probeTime, func() bool {
+			return !ses.sender.writer.writing() || ses.sender.writes.Load() != writes || !silent()
+		})
 	}
 }
 
-// expectLocked ends the link after within, unless a frame is received by then, or
-// excused, called with the mutex held, says that none is needed. pending is set
-// meanwhile: of each kind of probe, one is in progress at most.
+// expectLocked ends the link after within, unless excused, called with the mutex held, says
+// then that the peer has shown that it lives. pending is set meanwhile: of each kind of probe,
+// one is in progress at most.
 func (ses *Session) expectLocked(pending *bool, within time.Duration, excused func() bool) {
 	if *pending || ses.err != nil {
 		return
 	}
 	*pending = true
-	began, heard := time.Now(), ses.alive.heard
+	began := time.Now()
 	time.AfterFunc(within, func() {
 		ses.mu.Lock()
 		defer ses.mu.Unlock()
 		*pending = false
 		switch {
-		case excused() || !ses.alive.heard.Equal(heard):
+		case excused():
 		case late(time.Since(began), within, within):
 			ses.expectLocked(pending, within, excused)
 		default:

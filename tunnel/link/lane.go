@@ -44,6 +44,7 @@ func (ses *Session) ringLocked() {
 func (ses *Session) sentLocked(n int) {
 	ses.count.sent += uint64(n)
 	ses.ringLocked()
+	ses.doubtLocked()
 }
 
 // receivedLocked counts n payload bytes.
@@ -169,6 +170,9 @@ type Line struct {
 	// Delivered counts segments that have reached the peer's kernel, also those behind a
 	// lost one, and wraps around. Segment is the size of one, in bytes.
 	Delivered, Segment uint32
+
+	// Received counts segments that have come, acknowledgements, too, and wraps around.
+	Received uint32
 
 	RTT  time.Duration // the least of the last minutes; 0: unknown
 	SRTT time.Duration // now, smoothed (RFC 6298 §2); 0: unknown

@@ -17,7 +17,7 @@ func (s *socket) line() (l Line) {
 			if info.Min_rtt != math.MaxUint32 { // which it begins with
 				l.RTT = time.Duration(info.Min_rtt) * time.Microsecond
 			}
-			l.Delivered, l.Segment = info.Delivered, info.Snd_mss
+			l.Delivered, l.Segment, l.Received = info.Delivered, info.Snd_mss, info.Segs_in
 			l.SRTT = time.Duration(info.Rtt) * time.Microsecond
 			l.Lost = uint64(info.Total_retrans) + uint64(info.Rcv_ooopack)
 		}

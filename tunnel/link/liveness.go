@@ -24,8 +24,9 @@ type liveness struct {
 	wrote uint64        // how many writes the connection had taken, at the last look
 	stuck time.Duration // how long it had taken none while a writer waited, at the last look
 
-	probed      bool // Session.Probe awaits a frame
+	probed      bool // Session.probeLocked awaits an answer
 	writeProbed bool // Session.probeWriteLocked awaits progress
+	doubted     bool // Session.doubtLocked awaits a frame
 
 	accepted bool      // the peer dialed, and so pings at each of its looks
 	asked    bool      // the peer has pinged since the last look
@@ -59,6 +60,9 @@ func (l *liveness) ping(now time.Time) uint64 {
 	}
 	return l.value
 }
+
+// awaits says whether the PING that carries value has yet to be answered.
+func (l *liveness) awaits(value uint64) bool { return l.value == value && !l.sent.IsZero() }
 
 // pingNow says at a look whether to ping. A peer that pings shows by it that it lives,
 // and a server has thousands of them. Only who accepted a link may rely on that: if

@@ -39,6 +39,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "the peer does not resume connections"}
 	}
 	st := ses.openLocked(f)
+	ses.doubtLocked()
 	defer context.AfterFunc(ctx, waker(&st.recv.cond))()
 	for st.state == opening && ctx.Err() == nil {
 		st.recv.cond.Wait()

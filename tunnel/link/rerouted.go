@@ -1,0 +1,40 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+
+	"konnectivity/tunnel"
+)
+
+// Rerouted is for a caller who knows that addresses or routes of this machine have changed. A link
+// whose own address is gone ends, since nothing is sent from there. One whose peer would now be
+// reached from another address may have lost its way, and is probed.
+func (ses *Session) Rerouted() {
+	own, tcp := ses.sender.conn.LocalAddr().(*net.TCPAddr)
+	peer, _ := ses.sender.conn.RemoteAddr().(*net.TCPAddr)
+	if !tcp || peer == nil {
+		return
+	}
+	source, err := tunnel.OwnAddr(peer.AddrPort().Addr().Unmap())
+	switch {
+	case err == nil && source == own.AddrPort().Addr().Unmap():
+	case gone(own):
+		ses.fail(cutOff(fmt.Errorf("this machine has the address %v no longer", own.IP)))
+	default:
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		ses.probeLocked(ses.alive.awaits) // frames may still arrive by the way back
+	}
+}
+
+// gone reports whether this machine no longer has an address.
+func gone(own *net.TCPAddr) bool {
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: own.IP, Zone: own.Zone})
+	if err == nil {
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.EADDRNOTAVAIL)
+}

@@ -1,0 +1,106 @@
+package link_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// placed is a connection between two addresses.
+type placed struct {
+	net.Conn
+	own, peer net.Addr
+}
+
+func (p placed) LocalAddr() net.Addr  { return p.own }
+func (p placed) RemoteAddr() net.Addr { return p.peer }
+
+// Once addresses or routes have changed, a link ends at once whose own address is gone, and one
+// that would now have another has to show that it works. Others go on as before.
+func TestRerouted(t *testing.T) {
+	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }
+	for name, c := range map[string]struct {
+		own, peer net.Addr
+		ends      time.Duration // after which the link ends; 0: not
+		why       tunnel.LossCause
+	}{
+		"as before":             {tcp("127.0.0.1"), tcp("127.0.0.1"), 0, 0},
+		"in the form of IPv6":   {tcp("::ffff:127.0.0.1"), tcp("127.0.0.1"), 0, 0},
+		"its address is gone":   {tcp("192.0.2.1"), tcp("127.0.0.1"), time.Nanosecond, tunnel.LossCut},
+		"its peer has no route": {tcp("127.0.0.1"), tcp("fe80::1"), 6 * time.Second, tunnel.LossSilent},
+		"not by TCP":            {&net.UnixAddr{Name: "x"}, &net.UnixAddr{Name: "y"}, 0, 0},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			near, far := net.Pipe()
+			r := newRig(t, placed{near, c.own, c.peer}, far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+			go discard(far)
+			began := time.Now()
+			time.AfterFunc(time.Second, func() { r.sendQuietly(frame{tInfo, 0, 0, nil}) }) // the way back may work
+			r.ses.Rerouted()
+			select {
+			case <-r.ses.Done():
+				testutil.Equal(t, time.Since(began), c.ends.Truncate(time.Second), "the time after which the link ended")
+				testutil.Equal(t, tunnel.LossOf(r.ses.Err()), c.why, "the cause")
+			case <-time.After(20 * time.Second):
+				testutil.Equal(t, c.ends, 0, "when the link is to end, which lives")
+			}
+			_, _ = far.Close(), r.ses.Close()
+		})
+	}
+}
+
+// A peer that is silent after a dial is found dead in time for the dial to be made by another
+// link, where connections outlive theirs and the operator allows no longer silence.
+func TestDialsDoubtASilentPeer(t *testing.T) {
+	const pause = 100 * time.Millisecond
+	for name, c := range map[string]struct {
+		hello  link.Hello
+		dead   time.Duration // DeadAfter
+		asked  bool          // the peer has made the link
+		speaks bool          // the peer sends something now and then, and answers no PING
+		ends   time.Duration // after which the link ends
+	}{
+		"silent":                     {resumes, 0, false, false, 7 * time.Second},
+		"speaks":                     {resumes, 0, false, true, 0},
+		"may be silent for longer":   {resumes, time.Minute, false, false, 0},
+		"nothing outlives this link": {link.Hello{}, 0, false, false, 15 * time.Second},
+		"the peer has made the link": {resumes, 0, true, false, 15 * time.Second},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			near, far := net.Pipe()
+			r := newRig(t, link.Buffered(near), far, !c.asked, link.Config{Hello: c.hello, DeadAfter: c.dead})
+			_ = far.SetDeadline(time.Time{})
+			go discard(far)
+			over := make(chan struct{})
+			var speaking sync.WaitGroup
+			if c.speaks {
+				speaking.Go(func() {
+					for r.sendQuietly(frame{tInfo, 0, 0, nil}) {
+						time.Sleep(pause)
+					}
+				})
+			}
+			began := time.Now()
+			go func() {
+				defer close(over)
+				_, err := r.ses.Dial(context.Background(), tunnel.NewFlow("tcp", "x:1"))
+				testutil.Fails(t, err, "a dial by a link that ends")
+			}()
+			select {
+			case <-over:
+				testutil.Between(t, time.Since(began), c.ends, c.ends+link.DefaultPingInterval, "the time that the dial took")
+			case <-time.After(25 * time.Second):
+				testutil.Equal(t, c.ends, 0, "when the link is to end, which lives")
+			}
+			_, _ = far.Close(), r.ses.Close()
+			<-over
+			speaking.Wait()
+		})
+	}
+}
