@@ -211,6 +211,9 @@ func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *connect.Proxy) {
 // because the certificates have changed.
 func (a *Adapter) Retry() { a.uplink.Retry() }
 
+// Rerouted is for a caller who knows that addresses or routes of this machine have changed.
+func (a *Adapter) Rerouted() { a.uplink.Rerouted() }
+
 // Run keeps links, caches and health up to date until ctx ends, then closes
 // the links, waits for everything it started and returns nil. The dialers work
 // before Run and without it, but nothing warms up, fails back or is collected

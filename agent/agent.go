@@ -163,6 +163,9 @@ func (a *Agent) Rejudge() {
 // because the certificates have changed.
 func (a *Agent) Retry() { a.set.peers.Retry() }
 
+// Rerouted is for a caller who knows that addresses or routes of this machine have changed.
+func (a *Agent) Rerouted() { a.set.peers.Rerouted() }
+
 // Ready is nil while a server is connected, else an error that says so.
 func (a *Agent) Ready() error {
 	if len(a.set.status()) > 0 {

@@ -146,6 +146,9 @@ func (s *Server) Run(ctx context.Context) {
 // certificates have changed.
 func (s *Server) Retry() { s.set.Retry() }
 
+// Rerouted is for a caller who knows that addresses or routes of this machine have changed.
+func (s *Server) Rerouted() { s.set.Rerouted() }
+
 // Ready is nil while requests can be expected to get through, else why not.
 func (s *Server) Ready() error {
 	link, connect := s.sessions().stay()

@@ -194,6 +194,7 @@ func (p *process) build() error {
 	opts.Observers = p.Observers
 	if p.agent, err = agent.New(opts); err == nil {
 		p.certificates.OnChange(p.agent.Retry)
+		p.OnReroute(p.agent.Rerouted)
 		p.policy.OnChange(p.agent.Rejudge)
 	}
 	return err

@@ -21,6 +21,7 @@ type conn struct {
 	id, server string
 	count      int // as its server told when it began; 0: it tells what there is
 	streams    int
+	reroutes   int  // as the set has told
 	agents     bool // its server has some, for a set that asks
 	second     bool // its address was the only one of several servers
 	w          *world
@@ -38,6 +39,8 @@ func (c *conn) Drains() *tunnel.Event { return &c.drains }
 func (c *conn) Close() error { c.end(); return nil }
 
 func (c *conn) Streams() int { return c.streams }
+
+func (c *conn) Rerouted() { c.reroutes++ }
 
 func (c *conn) ServerCount() int {
 	if c.count > 0 {
@@ -360,6 +363,27 @@ func TestRetry(t *testing.T) {
 			testutil.EqualSlices(t, w.live(s), []string{"1", "2"}, "%s: connected to", name)
 		})
 	}
+}
+
+// Once routes have changed, sessions that can tell what it means for them are told, and what
+// failed is tried again at once if another way leads there now, as it is known from then on.
+func TestRerouted(t *testing.T) {
+	const there, away = "127.0.0.1:1", "127.0.0.1:2"
+	policy := all
+	policy.ProbeEvery, policy.Base, policy.Limit = nil, time.Hour, time.Hour
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{there: {"1"}, away: {"2"}}, up: map[string]bool{"1": true}}
+	running(t, w, policy, func(t *testing.T, s *Set[string, *conn]) {
+		s.Keep()
+		time.Sleep(time.Second)
+		for _, want := range []int{1, 0} {
+			before := w.dialed()
+			s.Rerouted()
+			time.Sleep(time.Second)
+			testutil.Equal(t, w.dialed()-before, want, "attempts at once")
+		}
+		synctest.Wait()
+		testutil.Equal(t, s.Members()[0].Session.reroutes, 2, "times that a session was told")
+	})
 }
 
 // All callers of Now share one Rush, and its outcome.

@@ -61,6 +61,11 @@ func (b *Base) Policy(path, prefix string) (*policyfile.Live, error) {
 	return live, nil
 }
 
+// OnReroute has f called whenever an address or a route of this machine has changed.
+func (b *Base) OnReroute(f func()) {
+	b.Background = append(b.Background, func(ctx context.Context) { followRoutes(ctx, f) })
+}
+
 // Record opens --audit-log and the way to the collector of spans, where they are given. name is
 // the process's id.
 func (b *Base) Record(name, auditLog string, spans traces.Flags) (err error) {

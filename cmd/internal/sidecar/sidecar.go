@@ -69,6 +69,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		return nil, usageError(err)
 	}
 	s.certs.OnChange(s.adapter.Retry)
+	s.OnReroute(s.adapter.Rerouted)
 	defer func() {
 		if err != nil {
 			s.Close()
