@@ -22,23 +22,11 @@ func ParseOwner(text string) (*Owner, error) {
 	if name == "" && group == "" || both && group == "" {
 		return nil, errors.New("want USER, USER:GROUP or :GROUP")
 	}
-	uid, err := idOf("user", name, func() (string, error) {
-		u, err := user.Lookup(name)
-		if err != nil {
-			return "", err
-		}
-		return u.Uid, nil
-	})
+	uid, err := idOf("user", name, user.Lookup, func(u *user.User) string { return u.Uid })
 	if err != nil {
 		return nil, err
 	}
-	gid, err := idOf("group", group, func() (string, error) {
-		g, err := user.LookupGroup(group)
-		if err != nil {
-			return "", err
-		}
-		return g.Gid, nil
-	})
+	gid, err := idOf("group", group, user.LookupGroup, func(g *user.Group) string { return g.Gid })
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +34,7 @@ func ParseOwner(text string) (*Owner, error) {
 }
 
 // idOf is the number that text is or stands for.
-func idOf(kind, text string, lookup func() (string, error)) (int, error) {
+func idOf[T any](kind, text string, lookup func(name string) (T, error), number func(T) string) (int, error) {
 	if text == "" {
 		return unchanged, nil
 	}
@@ -54,9 +42,9 @@ func idOf(kind, text string, lookup func() (string, error)) (int, error) {
 	if err == nil {
 		return int(id), nil
 	}
-	found, err := lookup()
+	found, err := lookup(text)
 	if err == nil {
-		id, err = strconv.ParseUint(found, 10, 31)
+		id, err = strconv.ParseUint(number(found), 10, 31)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("no %s %q is known here; give a number", kind, text)

@@ -6,6 +6,7 @@
 package unixsocket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -81,11 +82,7 @@ func (o *Options) open(path string) error {
 	if err := chown(path, unchanged, owner.gid); err != nil {
 		return err
 	}
-	mode := o.Mode
-	if mode == 0 {
-		mode = DefaultMode
-	}
-	if err := chmod(path, mode); err != nil {
+	if err := chmod(path, cmp.Or(o.Mode, DefaultMode)); err != nil {
 		return err
 	}
 	return chown(path, owner.uid, unchanged)
