@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"konnectivity/cmd/konnectivity/internal/redirect"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/files"
+	"konnectivity/internal/nameserver"
 )
 
 const (
@@ -62,8 +63,8 @@ func (o *redirectOptions) run(args []string, out io.Writer) error {
 		if err := redirect.Remove(); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(out, "No connection is redirected any more")
-		return err
+		_, _ = fmt.Fprintln(out, "No connection is redirected any more") // that it cannot be told changes nothing
+		return nil
 	}
 	plan, err := o.plan(args)
 	if err != nil {
@@ -72,8 +73,8 @@ func (o *redirectOptions) run(args []string, out io.Writer) error {
 	if err := plan.Apply(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(out, plan)
-	return err
+	_, _ = fmt.Fprintln(out, plan)
+	return nil
 }
 
 func (o *redirectOptions) plan(args []string) (*redirect.Plan, error) {
@@ -91,16 +92,10 @@ func (o *redirectOptions) plan(args []string) (*redirect.Plan, error) {
 	if p.Except, err = redirect.Networks(o.except); err != nil {
 		return nil, cli.Usagef("--except: %w", err)
 	}
-	file, err := os.Open(o.resolvConf)
-	if errors.Is(err, fs.ErrNotExist) {
-		return p, nil // the resolver then uses loopback
-	}
-	if err != nil {
+	text, err := files.Read(o.resolvConf, nameserver.MaxFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a file, the resolver uses loopback
 		return nil, fmt.Errorf("--resolv-conf: %w", err)
 	}
-	defer file.Close()
-	if p.DNS, err = redirect.Nameservers(file); err != nil {
-		return nil, fmt.Errorf("--resolv-conf: %w", err)
-	}
+	p.DNS = redirect.Nameservers(text)
 	return p, nil
 }

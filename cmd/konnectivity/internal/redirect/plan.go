@@ -4,7 +4,6 @@ package redirect
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 
@@ -81,14 +80,13 @@ func parse(text string) (netip.Prefix, error) {
 }
 
 // Nameservers returns the nameservers of a resolv.conf, as packets name them.
-func Nameservers(file io.Reader) ([]netip.Addr, error) {
-	text, err := io.ReadAll(io.LimitReader(file, nameserver.MaxFile))
+func Nameservers(text []byte) []netip.Addr {
 	servers := nameserver.Servers(text)
 	servers = servers[:min(len(servers), maxNetworks)]
 	for i, ip := range servers {
 		servers[i] = ip.Unmap().WithZone("")
 	}
-	return servers, err
+	return servers
 }
 
 // String describes the applied plan in one line.
