@@ -120,12 +120,9 @@ func (l *Log) writeSome(lines []byte) (rest []byte, err error) {
 		l.out.torn = false
 	}
 	_ = f.SetWriteDeadline(time.Now().Add(writeTime)) // without effect on regular files and standard output
-	said := make(chan struct{})
-	hung := time.AfterFunc(2*writeTime, func() { l.failed(os.ErrDeadlineExceeded); close(said) })
+	returned := wait.Awake(2*writeTime, func() { l.failed(os.ErrDeadlineExceeded) })
 	n, err := f.Write(lines)
-	if !hung.Stop() {
-		<-said // before it is recovered
-	}
+	returned() // joins it, before it is recovered
 	if n > 0 {
 		l.written.Add(int64(bytes.Count(lines[:n], newline)))
 		l.out.torn = lines[n-1] != '\n'

@@ -51,7 +51,7 @@ var rules = []rule{
 	{folder: "internal/logging", own: []string{"internal/files"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel", "tunnel/link", "tunnel/resume"}, third: anyModule},
 	{folder: "internal/pki"},
-	{folder: "internal/peers", own: []string{"tunnel"}},
+	{folder: "internal/peers", own: []string{"tunnel", "internal/wait"}},
 	{folder: "internal/tlsreload", own: []string{"internal/files", "internal/logging", "internal/wait"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/version"},
 	{folder: "internal/wait"},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 // rushPause is how long after a Rush that failed the next one begins. Callers wait for it,
@@ -70,10 +72,7 @@ func (s *Set[A, S]) demand(reply chan<- answer[S]) {
 		return
 	}
 	s.background(func() func() {
-		select {
-		case <-time.After(pause):
-		case <-s.ctx.Done():
-		}
+		wait.For(s.ctx, pause)
 		return s.rush
 	})
 }

@@ -1,6 +1,10 @@
 package peers
 
-import "sync"
+import (
+	"sync"
+
+	"konnectivity/internal/wait"
+)
 
 // mailbox holds what the loop is asked to do, in order. It needs no cap: each
 // attempt, look-up and waiting caller has at most one message in it, and Retry is
@@ -13,8 +17,6 @@ type mailbox struct {
 	messages []func()
 	closed   bool
 }
-
-func newMailbox() *mailbox { return &mailbox{ready: make(chan struct{}, 1)} }
 
 // post leaves a message, and reports whether it will be read.
 func (b *mailbox) post(message func()) bool {
@@ -29,12 +31,7 @@ func (b *mailbox) post(message func()) bool {
 }
 
 // wake makes the loop look again, also at its sessions.
-func (b *mailbox) wake() {
-	select {
-	case b.ready <- struct{}{}:
-	default: // it will look anyway
-	}
-}
+func (b *mailbox) wake() { wait.Signal(b.ready) }
 
 // take returns the messages so far.
 func (b *mailbox) take() []func() {

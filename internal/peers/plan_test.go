@@ -154,12 +154,12 @@ func TestSuccessorOfAServerThatHasGone(t *testing.T) {
 			now = now.Add(policy.ShortLife)
 			p.Leaving(m, now)
 			for range 8 {
-				now = now.Add(wait(t, p, now))
+				now = now.Add(untilNext(t, p, now))
 				p.Failed("a", now)
 			}
 			p.Lost(m, now)
 			for i, most := range []time.Duration{policy.Spread, 2 * policy.Spread, 4 * policy.Spread} {
-				pause := wait(t, p, now)
+				pause := untilNext(t, p, now)
 				most = min(most, policy.Base) + 5*time.Millisecond
 				testutil.Holds(t, pause <= most, "pause %d is %v, want up to %v", i, pause, most)
 				now = now.Add(pause)
@@ -177,7 +177,7 @@ func TestServerThatAlwaysGoesIsNotStormed(t *testing.T) {
 			m := p.Met("a", "1", 1, false, now)
 			p.Leaving(m, now)
 			p.Lost(m, now)
-			pause := wait(t, p, now)
+			pause := untilNext(t, p, now)
 			testutil.Requires(t, pause >= policy.Base/2, "%s: dialed after %v", name, pause)
 			now = now.Add(pause)
 		}
@@ -246,8 +246,8 @@ func TestSecondIsAtTheSameAddress(t *testing.T) {
 	testutil.Equal(t, next(p, noon.Add(2*time.Second)), "c", "a new address: it dials")
 }
 
-// wait is how long the only address of a plan is left alone from now on.
-func wait(t *testing.T, p *Plan, now time.Time) time.Duration {
+// untilNext is how long the only address of a plan is left alone from now on.
+func untilNext(t *testing.T, p *Plan, now time.Time) time.Duration {
 	t.Helper()
 	for d := time.Duration(0); d < time.Hour; d += 5 * time.Millisecond {
 		if dial, _ := p.Next(now.Add(d)); len(dial) > 0 {
@@ -264,7 +264,7 @@ func planOfOne(t *testing.T, policy Policy) (*Plan, time.Time) {
 	t.Helper()
 	p := NewPlan(policy, noon)
 	p.List([]string{"a"}, true)
-	return p, noon.Add(wait(t, p, noon))
+	return p, noon.Add(untilNext(t, p, noon))
 }
 
 func TestPauses(t *testing.T) {
@@ -275,20 +275,20 @@ func TestPauses(t *testing.T) {
 				first, needless := p.Failed("a", now)
 				testutil.Requires(t, first == (i == 0) && !needless, "failure %d: first %v, needless %v", i, first, needless)
 				most := grow(policy.Base, policy.Growth, i, policy.Limit)
-				pause := wait(t, p, now)
+				pause := untilNext(t, p, now)
 				testutil.Requires(t, pause >= most/2 && pause <= most+5*time.Millisecond,
 					"pause %d is %v, want up to %v", i, pause, most)
 				now = now.Add(pause)
 			}
 			m := p.Met("a", "1", 1, false, now)
 			p.Lost(m, now)
-			if short := wait(t, p, now); policy.Wary && short < policy.Limit/2 {
+			if short := untilNext(t, p, now); policy.Wary && short < policy.Limit/2 {
 				t.Errorf("a server that accepts and hangs up is dialed after %v", short)
 			}
 			m = p.Met("a", "1", 1, false, now)
 			now = now.Add(policy.ShortLife)
 			p.Lost(m, now)
-			testutil.AtMost(t, wait(t, p, now), policy.Spread, "the pause behind one that lasted")
+			testutil.AtMost(t, untilNext(t, p, now), policy.Spread, "the pause behind one that lasted")
 		})
 	}
 }
@@ -301,7 +301,7 @@ func lives(t *testing.T, policy Policy, life time.Duration, n int) (pauses []tim
 		m := p.Met("a", "1", 1, false, now)
 		now = now.Add(life)
 		p.Lost(m, now)
-		pause := wait(t, p, now)
+		pause := untilNext(t, p, now)
 		pauses = append(pauses, pause)
 		now = now.Add(pause)
 	}
@@ -347,7 +347,7 @@ func cuts(t *testing.T, policy Policy, n int) (down []time.Duration) {
 			at = soonest
 		}
 		p.Lost(m, at)
-		pause := wait(t, p, at)
+		pause := untilNext(t, p, at)
 		down = append(down, pause)
 		now = at.Add(pause)
 	}
@@ -401,7 +401,7 @@ func TestDrainingAddress(t *testing.T) {
 			m := p.Met("a", "1", 1, false, now)
 			now = now.Add(c.lived)
 			p.Leaving(m, now)
-			testutil.Between(t, wait(t, p, now), c.min, c.max+5*time.Millisecond, "the pause")
+			testutil.Between(t, untilNext(t, p, now), c.min, c.max+5*time.Millisecond, "the pause")
 		})
 	}
 }
@@ -456,19 +456,19 @@ func TestAttemptsBehindACut(t *testing.T) {
 	m := p.Met("a", "1", 1, false, now)
 	lost := now.Add(time.Minute)
 	p.Lost(m, lost)
-	now = lost.Add(wait(t, p, lost))
+	now = lost.Add(untilNext(t, p, lost))
 	soon := 0
 	for now.Sub(lost) < all.Base {
 		p.Failed("a", now)
-		if soon++; soon == 1 && wait(t, p, now) > 2*all.Spread {
+		if soon++; soon == 1 && untilNext(t, p, now) > 2*all.Spread {
 			t.Error("the first attempt that fails is not made again soon")
 		}
-		now = now.Add(wait(t, p, now))
+		now = now.Add(untilNext(t, p, now))
 	}
 	testutil.Between(t, soon, 2, 6, "attempts within %v", all.Base)
 	for i := range 3 {
 		p.Failed("a", now)
-		pause, most := wait(t, p, now), grow(all.Base, all.Growth, i, all.Limit)
+		pause, most := untilNext(t, p, now), grow(all.Base, all.Growth, i, all.Limit)
 		testutil.Between(t, pause, most/2, most+5*time.Millisecond, "pause %d behind these", i)
 		now = now.Add(pause)
 	}

@@ -3,6 +3,8 @@ package peers
 import (
 	"context"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 // maxReplaced is how many sessions that were replaced may be there still, because
@@ -12,12 +14,7 @@ const maxReplaced = 4
 // Search looks for a server that has agents, if every server that is connected says
 // that it has none, and servers tell of more than are connected. A caller that
 // is about to use an Agentless session asks for it. It does not block.
-func (s *Set[A, S]) Search() {
-	select {
-	case s.wanted <- struct{}{}:
-	default: // the loop is about to look
-	}
-}
+func (s *Set[A, S]) Search() { wait.Signal(s.wanted) }
 
 // search connects to the address of a session that another may do better than: a
 // load balancer behind it may lead to another server this time.

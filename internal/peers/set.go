@@ -84,7 +84,7 @@ type Failure[A any] struct {
 // but Run may be called from any goroutine.
 type Set[A any, S Session] struct {
 	cfg      Config[A, S]
-	mail     *mailbox
+	mail     mailbox
 	wanted   chan struct{} // capacity 1: a Search
 	helpers  sync.WaitGroup
 	snapshot atomic.Pointer[[]Member[A, S]]
@@ -111,7 +111,7 @@ type Set[A any, S Session] struct {
 // New returns a Set that does nothing yet.
 func New[A any, S Session](cfg Config[A, S]) *Set[A, S] {
 	s := &Set[A, S]{
-		cfg: cfg, mail: newMailbox(), wanted: make(chan struct{}, 1), addresses: map[string]A{},
+		cfg: cfg, mail: mailbox{ready: make(chan struct{}, 1)}, wanted: make(chan struct{}, 1), addresses: map[string]A{},
 		searches: searchPace{initial: cfg.Policy.Backoff},
 	}
 	s.snapshot.Store(new([]Member[A, S]))
