@@ -38,7 +38,7 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request, full
 		return
 	}
 	c.detach(func() {
-		rec.outcome = refused.outcome
+		rec.refuse(refused)
 		s.count(rec)
 		answer.refuse(refused)
 		s.log(rec)
@@ -65,8 +65,8 @@ func (s *Server) tunnel(c *client, answer *connectAnswer) {
 	rec := answer.rec
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	answer.watch = admission.NewWatch(answer.ahead, cancel)
-	s.Forwarder.Serve(ctx, rec.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-		near, err := answer.give(far, err)
+	s.Forwarder.Serve(ctx, rec.flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+		near, err := answer.give(err)
 		if err != nil {
 			rec.outcome = tunnel.FailureOf(err).Label()
 		}
@@ -93,7 +93,7 @@ type connectAnswer struct {
 
 // give answers, and returns the client's end of the tunnel. Its error is err,
 // or why the client could not be answered.
-func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
+func (a *connectAnswer) give(err error) (tunnel.Conn, error) {
 	if gone := a.watch.Stop(); gone != nil {
 		a.ahead.Drop()
 		return nil, gone

@@ -117,7 +117,7 @@ func (x *exchange) check() *http.Response {
 }
 
 func (x *exchange) refuse(r *refusal) *http.Response {
-	x.rec.outcome = r.outcome
+	x.rec.refuse(r)
 	return r.response(x.req)
 }
 

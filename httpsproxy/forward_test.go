@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -465,8 +467,11 @@ func TestCustomerProxyFailures(t *testing.T) {
 		"untrusted": {by: "https://u:secret@" + secure.Addr().String(), status: 503, text: "The customer proxy shows a certificate that is not trusted.\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := dialProxy(t, func(o *Options) {
-				o.Transport.Proxy = fixedProxy(tc.by)
+			var out bytes.Buffer
+			log := logrus.New()
+			log.SetOutput(&out)
+			p := startProxy(t, func(o *Options) {
+				o.Log, o.AccessLog, o.Transport.Proxy = log, true, fixedProxy(tc.by)
 				if tc.status == http.StatusGatewayTimeout {
 					o.responseTimeout = 100 * time.Millisecond
 				}
@@ -474,8 +479,12 @@ func TestCustomerProxyFailures(t *testing.T) {
 					o.Forward = failing(tc.dial)
 				}
 			})
+			w := dialWire(t, p.addr)
 			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
 			testutil.Equal(t, w.answered(tc.status, "status"), tc.text, "content")
+			_ = w.Close()
+			p.end(t)
+			testutil.Contains(t, out.String(), `error="`, "the line about it")
 		})
 	}
 }

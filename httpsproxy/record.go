@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -42,7 +43,11 @@ type record struct {
 	status  int    // sent to the client; 0: none
 	outcome string // a metric's label
 	err     error  // why it ended; nil: in order
+	refused error  // what the client was told, if it was refused
 }
+
+// refuse notes what the client gets instead of what it asked for.
+func (r *record) refuse(why *refusal) { r.outcome, r.refused = why.outcome, why }
 
 func newRecord(c *client, kind string, r *http.Request, destination string) *record {
 	id, parent := requestID(r)
@@ -68,5 +73,5 @@ func (s *Server) log(r *record) {
 	}
 	up, down := r.flow.Sent()
 	own := logrus.Fields{"front": r.kind, "status": r.status, "bytes_up": up, "bytes_down": down}
-	s.LogEnd("request ended", r.flow, r.start, r.outcome, r.err, own)
+	s.LogEnd("request ended", r.flow, r.start, r.outcome, cmp.Or(r.err, r.refused), own)
 }

@@ -23,6 +23,8 @@ type refusal struct {
 	outcome string // a metric's label
 }
 
+func (r *refusal) Error() string { return strings.TrimSuffix(r.text, ".") }
+
 func invalid(text string) *refusal { return &refusal{http.StatusBadRequest, text, outcomeInvalid} }
 
 func badAnswer(text string) *refusal { return &refusal{http.StatusBadGateway, text, outcomeBroken} }
@@ -104,7 +106,8 @@ func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why
 	if r.Method == http.MethodConnect {
 		rec.kind = kindConnect
 	}
-	rec.status, rec.outcome = why.status, why.outcome
+	rec.status = why.status
+	rec.refuse(why)
 	s.count(rec)
 	s.log(rec)
 	w.Header().Set("Connection", "close")
@@ -124,7 +127,7 @@ func copyResponse(w http.ResponseWriter, resp *http.Response) {
 // message returns the refusal as it is sent on a connection without net/http. Its sentence is in
 // the status line, too: of a CONNECT that was refused, most clients show that line or nothing.
 func (r *refusal) message(proto string) []byte {
-	reason := tunnel.OneLine(strings.TrimSuffix(r.text, "."))
+	reason := tunnel.OneLine(r.Error())
 	return fmt.Appendf(nil, "%s %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
 		proto, r.status, reason, len(r.text)+1, r.text)
 }

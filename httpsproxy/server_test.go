@@ -139,7 +139,10 @@ func TestConnectionCap(t *testing.T) {
 // told so, and has a place again as soon as one is free.
 func TestDescriptorsBoundServedConnections(t *testing.T) {
 	target, origin := testutil.Echo(t), startOrigin(t, hello)
-	p := startProxy(t, func(o *Options) { o.Descriptors = 8 })
+	var out bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	p := startProxy(t, func(o *Options) { o.Descriptors, o.Log = 8, log })
 	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
 	one.tunnelTo(target)
 	two.tunnelTo(target)
@@ -162,6 +165,10 @@ func TestDescriptorsBoundServedConnections(t *testing.T) {
 	})
 	one.send("alive")
 	one.expect("alive")
+	_ = one.Close()
+	p.end(t)
+	testutil.Equal(t, strings.Count(out.String(), `error="This proxy serves as many`), strings.Count(out.String(), "status=503"),
+		"lines about refusals that name the cause")
 }
 
 func TestDrain(t *testing.T) {
