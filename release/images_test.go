@@ -55,9 +55,8 @@ func newRuntime(t *testing.T) *runtimes {
 func startDaemon(t *testing.T, name string, args ...string) {
 	t.Helper()
 	log := must(os.Create(filepath.Join(t.TempDir(), name)))(t)
-	daemon := exec.Command(name, args...)
+	daemon := exec.Command("setpriv", append([]string{"--pdeathsig=TERM", name}, args...)...)
 	daemon.Stdout, daemon.Stderr = log, log
-	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	noError(t, daemon.Start())
 	t.Cleanup(func() {
 		_ = daemon.Process.Signal(syscall.SIGTERM)
