@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -93,13 +94,8 @@ func (d *demo) makeCertificates() error {
 		return err
 	}
 	files := d.files()
-	if err := pki.WriteCert(files.CA, ca.CertPEM); err != nil {
-		return err
-	}
-	if err := pki.WriteCert(files.Cert, pair.CertPEM); err != nil {
-		return err
-	}
-	if err := pki.WriteKey(files.Key, pair.KeyPEM); err != nil {
+	err = cmp.Or(pki.WriteCert(files.CA, ca.CertPEM), pki.WriteCert(files.Cert, pair.CertPEM), pki.WriteKey(files.Key, pair.KeyPEM))
+	if err != nil {
 		return err
 	}
 	d.certs, err = tlsreload.New(files, tlsreload.Options{Name: "quickstart", Log: d.log})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -75,10 +76,8 @@ func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
 	if err := <-ended; err != nil {
 		return err
 	}
-	for _, c := range checks {
-		if c.Error != "" && o.once {
-			return errChecks
-		}
+	if o.once && slices.ContainsFunc(checks, func(c pathCheck) bool { return c.Error != "" }) {
+		return errChecks
 	}
 	return nil
 }

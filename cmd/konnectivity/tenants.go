@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -150,10 +151,8 @@ func printFindings(out io.Writer, findings []diagnose.Finding, asJSON bool) erro
 			return err
 		}
 	}
-	for _, f := range findings {
-		if f.Result == diagnose.Failed {
-			return errChecksFailed
-		}
+	if slices.ContainsFunc(findings, func(f diagnose.Finding) bool { return f.Result == diagnose.Failed }) {
+		return errChecksFailed
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package via
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -98,17 +97,11 @@ func dialNetwork(ctx context.Context, network, address string) (tunnel.Conn, err
 func SOCKS5(front string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		address := f.Address
-		client, err := proxy.SOCKS5("tcp", front, nil, proxy.Direct)
-		if err != nil {
-			return nil, err
-		}
+		client, _ := proxy.SOCKS5("tcp", front, nil, proxy.Direct) // it always succeeds
 		// DialWithConn keeps the raw connection, and so half-close.
-		withConn, ok := client.(interface {
+		withConn := client.(interface {
 			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
 		})
-		if !ok {
-			return nil, fmt.Errorf("the SOCKS5 client has no DialWithConn")
-		}
 		c, err := dialNetwork(ctx, Network(front), front)
 		if err != nil {
 			return nil, err
