@@ -202,9 +202,7 @@ func fileOf(rights []byte) (*os.File, error) {
 	if len(files) == 0 {
 		return nil, err
 	}
-	for _, f := range files[1:] { // the kernel has rounded up the room for one
-		_ = f.Close()
-	}
+	closeAll(files[1:]) // the kernel has rounded up the room for one
 	return files[0], err
 }
 

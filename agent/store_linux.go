@@ -191,7 +191,6 @@ func writeOffers(id string, moves []*resume.Move) (*os.File, error) {
 		return nil, err
 	}
 	file := os.NewFile(uintptr(fd), storeName)
-	to := bufio.NewWriter(file)
 	messages := []message{{Kind: msgWelcome, Version: handoverVersion, ID: id}}
 	for _, m := range moves {
 		messages = append(messages, message{Kind: msgOffer, Conn: &m.Snapshot})
@@ -199,16 +198,12 @@ func writeOffers(id string, moves []*resume.Move) (*os.File, error) {
 	for _, m := range messages {
 		parts, err := encode(m)
 		if err == nil {
-			_, err = parts.WriteTo(to)
+			_, err = parts.WriteTo(file)
 		}
 		if err != nil {
 			_ = file.Close()
 			return nil, err
 		}
-	}
-	if err := to.Flush(); err != nil {
-		_ = file.Close()
-		return nil, err
 	}
 	return file, nil
 }

@@ -39,14 +39,11 @@ type reply struct {
 // packQuery encodes one question, preceded by room for the length prefix of TCP
 // (RFC 1035 §4.2.2).
 func packQuery(id uint16, name dnsmessage.Name, kind dnsmessage.Type) ([]byte, error) {
-	b := dnsmessage.NewBuilder(make([]byte, 2, 2+512), dnsmessage.Header{ID: id, RecursionDesired: true})
-	if err := b.StartQuestions(); err != nil {
-		return nil, err
+	query := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: id, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: name, Type: kind, Class: dnsmessage.ClassINET}},
 	}
-	if err := b.Question(dnsmessage.Question{Name: name, Type: kind, Class: dnsmessage.ClassINET}); err != nil {
-		return nil, err
-	}
-	msg, err := b.Finish()
+	msg, err := query.AppendPack(make([]byte, 2, 2+512))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +61,7 @@ func parseReply(msg []byte, name dnsmessage.Name, kind dnsmessage.Type) (reply, 
 		return reply{}, errBadMessage
 	}
 	q, err := p.Question()
-	if err != nil || q.Type != kind || q.Class != dnsmessage.ClassINET || !sameName(q.Name, name) {
+	if err != nil || q.Type != kind || q.Class != dnsmessage.ClassINET || !strings.EqualFold(q.Name.String(), name.String()) {
 		return reply{}, errBadMessage
 	}
 	if err := p.SkipAllQuestions(); err != nil {
@@ -196,5 +193,3 @@ func seconds(ttl uint32) time.Duration {
 }
 
 func lower(n dnsmessage.Name) string { return strings.ToLower(n.String()) }
-
-func sameName(a, b dnsmessage.Name) bool { return strings.EqualFold(a.String(), b.String()) }

@@ -150,9 +150,7 @@ func Loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 // WaitReady waits until a health URL answers 200, p ends, or patience has
 // passed.
 func WaitReady(p *Process, url string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return waitFor(ctx, p, func() error {
+	return waitFor(p, func(ctx context.Context) error {
 		_, err := Get(ctx, url, io.Discard)
 		return err
 	})
@@ -177,9 +175,7 @@ func Get(ctx context.Context, url string, to io.Writer) (int64, error) {
 
 // WaitListening waits until something accepts connections at address.
 func WaitListening(p *Process, network, address string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return waitFor(ctx, p, func() error {
+	return waitFor(p, func(ctx context.Context) error {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, network, address)
 		if err == nil {
@@ -189,9 +185,11 @@ func WaitListening(p *Process, network, address string) error {
 	})
 }
 
-func waitFor(ctx context.Context, p *Process, check func() error) error {
+func waitFor(p *Process, check func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	for {
-		err := check()
+		err := check(ctx)
 		if err == nil {
 			return nil
 		}

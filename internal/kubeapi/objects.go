@@ -178,7 +178,7 @@ func (o Objects[T]) read(from *json.Decoder, page *List[T]) error {
 		case "metadata":
 			return from.Decode(&page.Metadata)
 		case "items":
-			return elements(from, func() error {
+			return within(from, '[', func() error {
 				var object T
 				if err := from.Decode(&object); err != nil {
 					return err

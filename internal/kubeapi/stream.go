@@ -18,11 +18,8 @@ func members(from *json.Decoder, take func(name string) error) error {
 	})
 }
 
-// elements calls take for each element of the array that comes next; null is an empty one. take
-// decodes the element.
-func elements(from *json.Decoder, take func() error) error { return within(from, '[', take) }
-
-// within calls take until the object or the array that comes next is at its end.
+// within calls take, which decodes an element, until the object or the array that comes next is
+// at its end; null is an empty array.
 func within(from *json.Decoder, opening json.Delim, take func() error) error {
 	switch first, err := from.Token(); {
 	case err != nil, first == nil && opening == '[':
