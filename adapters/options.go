@@ -142,9 +142,7 @@ func (o HostedOptions) guestDNS() (namespace, name string, err error) {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Log == nil {
-		o.Log = logging.Silent()
-	}
+	o.Log = cmp.Or[logrus.FieldLogger](o.Log, logging.Silent())
 	o.Server.Log = cmp.Or(o.Server.Log, o.Log)
 	if o.proxyCADirs == nil {
 		o.proxyCADirs = defaultProxyCADirs()

@@ -173,10 +173,6 @@ func (o *Options) fill() {
 	}
 	o.limits.Budget = shares.NewBudget(legacy.DefaultBudget)
 	o.Grace = cmp.Or(o.Grace, DefaultGrace)
-	if o.Log == nil {
-		o.Log = logging.Silent()
-	}
-	if o.Registerer == nil {
-		o.Registerer = prometheus.NewRegistry()
-	}
+	o.Log = cmp.Or[logrus.FieldLogger](o.Log, logging.Silent())
+	o.Registerer = cmp.Or[prometheus.Registerer](o.Registerer, prometheus.NewRegistry())
 }

@@ -94,9 +94,7 @@ type ownTLS struct{ *tls.Config }
 func (o ownTLS) Client(serverName string, nextProtos ...string) *tls.Config {
 	c := o.Config.Clone()
 	c.NextProtos = nextProtos
-	if c.ServerName == "" {
-		c.ServerName = serverName
-	}
+	c.ServerName = cmp.Or(c.ServerName, serverName)
 	if c.ClientSessionCache == nil {
 		c.ClientSessionCache = tls.NewLRUClientSessionCache(0)
 	}

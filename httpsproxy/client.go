@@ -2,6 +2,7 @@ package httpsproxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -123,9 +124,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 
 // weigh counts what net/http keeps of a header that is on its way.
 func (c *client) weigh(read []byte) {
-	if c.held == 0 {
-		c.held = begunBytes
-	}
+	c.held = cmp.Or(c.held, begunBytes)
 	c.held += weightOf(read)
 	c.server.Slots.Weigh(c, c.held)
 }

@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/http"
@@ -41,10 +42,7 @@ func forwardTarget(c *client, r *http.Request) (string, *refusal) {
 	case r.URL.Opaque != "":
 		return "", invalid("A proxy request needs a URI of the form http://host/path.")
 	}
-	name, port := r.URL.Hostname(), r.URL.Port()
-	if port == "" {
-		port = "80"
-	}
+	name, port := r.URL.Hostname(), cmp.Or(r.URL.Port(), "80")
 	host, number, err := tunnel.SplitAddress(net.JoinHostPort(name, port))
 	switch {
 	case err != nil:

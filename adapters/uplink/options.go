@@ -119,12 +119,8 @@ func (o Options) withDefaults() (Options, error) {
 			return by.DialContext(ctx, "tcp", address)
 		}
 	}
-	if o.Path == nil {
-		o.Path = new(link.Path)
-	}
-	if o.Log == nil {
-		o.Log = logging.Silent()
-	}
+	o.Path = cmp.Or(o.Path, new(link.Path))
+	o.Log = cmp.Or[logrus.FieldLogger](o.Log, logging.Silent())
 	return o, nil
 }
 

@@ -223,9 +223,7 @@ func (p *process) options() (agent.Options, error) {
 	opts.TLS, opts.Trusted, opts.Proxy = p.certificates.Client, f.files.Trusted("--ca-cert"), environment
 	opts.Budget, opts.Dialer = link.NewBudget(f.budgetMiB<<20), egress.New(reach)
 	opts.Log, opts.Registerer = p.Log, p.Registry
-	if opts.Grace == 0 {
-		opts.Grace = -1
-	}
+	opts.Grace = cmp.Or(opts.Grace, -1)
 	if f.tokenPath != "" {
 		opts.Token = files.Token(f.tokenPath)
 	}

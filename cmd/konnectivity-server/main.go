@@ -131,12 +131,8 @@ func (p *process) settings() (err error) {
 	o.NoLink, o.AgentsNeedLink = f.link == link.Off, f.link == link.Require
 	o.Settle, o.Budget, o.AgentMemory = server.DefaultSettle, link.NewBudget(f.budgetMiB<<20), resources.MemoryLimit()/2
 	o.Log, o.Registry = p.Log, p.Registry
-	if o.Grace == 0 {
-		o.Grace = -1
-	}
-	if o.DialTimeout == 0 {
-		o.DialTimeout = unbounded
-	}
+	o.Grace = cmp.Or(o.Grace, -1)
+	o.DialTimeout = cmp.Or(o.DialTimeout, unbounded)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package line
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"time"
 )
@@ -55,9 +56,7 @@ type Shaper struct {
 
 // NewShaper returns an idle direction. stream tells apart those of one seed.
 func NewShaper(cfg Config, stream uint64) *Shaper {
-	if cfg.Queue == 0 {
-		cfg.Queue = cfg.DefaultQueue()
-	}
+	cfg.Queue = cmp.Or(cfg.Queue, cfg.DefaultQueue())
 	return &Shaper{cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, stream))}
 }
 

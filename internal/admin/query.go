@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -59,9 +60,7 @@ func parseQuery(raw string) (query, error) {
 		*to = n
 	}
 	q.sort, q.descending = strings.CutPrefix(q.sort, "-")
-	if q.sort == "" {
-		q.sort = "since"
-	}
+	q.sort = cmp.Or(q.sort, "since")
 	_, isState := stateRank[q.state]
 	_, ordersConnections := orders[q.sort]
 	_, ordersTenants := tenantOrders[q.sort]

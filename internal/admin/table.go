@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"sync"
@@ -274,9 +275,7 @@ func (c *conn) resumeStatus() tunnel.ResumeStatus {
 	if now.Hop == (tunnel.Hop{}) {
 		now.Hop = c.Hop
 	}
-	if now.Source == "" {
-		now.Source = c.source
-	}
+	now.Source = cmp.Or(now.Source, c.source)
 	return now
 }
 

@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -80,8 +81,6 @@ func refusal(resp *http.Response) error {
 	if err != nil || json.Unmarshal(text, e) != nil || e.Kind != "Status" {
 		*e = Error{Code: resp.StatusCode, Message: fmt.Sprintf("the API server answered %s: %.*q", resp.Status, maxMessage, text)}
 	}
-	if e.Reason == "" {
-		e.Reason = reasons[e.Code]
-	}
+	e.Reason = cmp.Or(e.Reason, reasons[e.Code])
 	return e
 }

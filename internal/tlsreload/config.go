@@ -1,6 +1,7 @@
 package tlsreload
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -116,10 +117,7 @@ func (s *Source) Client(serverName string, nextProtos ...string) *tls.Config {
 // verifyServer checks the server's chain and name as crypto/tls itself would.
 // name takes precedence over the handshake's, which is empty for IP addresses.
 func verifyServer(state tls.ConnectionState, name string, roots *x509.CertPool) error {
-	if name == "" {
-		name = state.ServerName
-	}
-	if name == "" {
+	if name = cmp.Or(name, state.ServerName); name == "" {
 		return errors.New("no server name to check the server's certificate against")
 	}
 	if len(state.PeerCertificates) == 0 {

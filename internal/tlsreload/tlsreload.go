@@ -12,6 +12,7 @@
 package tlsreload
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -144,15 +145,11 @@ func New(files Files, opts Options) (*Source, error) {
 
 // withDefaults fills in what may be left out.
 func (o Options) withDefaults() Options {
-	if o.MinVersion == 0 {
-		o.MinVersion = tls.VersionTLS12
-	}
+	o.MinVersion = cmp.Or(o.MinVersion, tls.VersionTLS12)
 	if o.Interval <= 0 {
 		o.Interval = defaultInterval
 	}
-	if o.Log == nil {
-		o.Log = logging.Silent()
-	}
+	o.Log = cmp.Or[logrus.FieldLogger](o.Log, logging.Silent())
 	return o
 }
 

@@ -2,6 +2,7 @@
 package version
 
 import (
+	"cmp"
 	"crypto/fips140"
 	"fmt"
 	"runtime"
@@ -34,12 +35,8 @@ func Get() Info {
 	if fips140.Enabled() {
 		i.FIPS = fips140.Version()
 	}
-	if i.Commit == "" {
-		i.Commit = embeddedCommit()
-	}
-	if i.Version == "" {
-		i.Version = "devel"
-	}
+	i.Commit = cmp.Or(i.Commit, embeddedCommit())
+	i.Version = cmp.Or(i.Version, "devel")
 	return i
 }
 
