@@ -24,27 +24,33 @@ func (s *sidecar) run(ctx context.Context) error {
 		s.Log.WithField("address", s.admin.Addr().String()).Info("serving the status page")
 		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, s.admin, s.adminHandler(), s.Log) })
 	}
-	return cli.Around(ctx, s.serve, s.Background, parts...)
+	return s.serveBeside(ctx, parts...)
 }
 
-// serve runs the fronts until the delay after ctx is over, and ends the answers to probes then.
-func (s *sidecar) serve(ctx context.Context) error {
+// serveBeside serves until the delay after ctx is over, or until a part or a front fails.
+func (s *sidecar) serveBeside(ctx context.Context, parts ...func(context.Context) error) error {
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(s.opts.delay, end) })()
-	fronts, stopping := errgroup.WithContext(serving)
+	defer context.AfterFunc(ctx, func() {
+		s.draining.Store(true)
+		if s.opts.delay > 0 {
+			s.Log.WithField("delay", s.opts.delay.String()).Info("going on as before for the delay")
+		}
+		time.AfterFunc(s.opts.delay, end)
+	})()
+	return cli.Around(serving, s.serve, s.Background, parts...)
+}
+
+// serve runs the fronts, and ends the answers to probes when these stop.
+func (s *sidecar) serve(ctx context.Context) error {
+	fronts, stopping := errgroup.WithContext(ctx)
 	for _, f := range s.fronts {
 		s.Log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("serving")
 		fronts.Go(func() error { return f.serve(stopping, f.ln) })
 	}
-	select {
-	case <-ctx.Done():
-		s.Log.WithFields(logrus.Fields{"delay": s.opts.delay.String(), "timeout": s.opts.fronts.Drain.String()}).
-			Info("stopping after the delay; open connections may finish")
-	case <-stopping.Done():
-	}
-	s.draining.Store(true)
 	<-stopping.Done()
+	s.draining.Store(true)
+	s.Log.WithField("timeout", s.opts.fronts.Drain.String()).Info("stopping; open connections may finish")
 	for _, ln := range s.probes {
 		_ = ln.Close() // probes must fail like connections to a proxy that stops
 	}

@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/cmd/internal/program"
 	"konnectivity/internal/cli"
@@ -282,31 +282,41 @@ func TestCredentials(t *testing.T) {
 // What shares the sidecar's pod goes on for a while after SIGTERM, as an API server does that has
 // not yet left its Service, and needs the proxy until then.
 func TestShutdownDelay(t *testing.T) {
+	failed := errors.New("x")
+	fails := func(context.Context) error { return failed }
+	waits := func(ctx context.Context) error { <-ctx.Done(); return nil }
 	for name, c := range map[string]struct {
-		fails error // what the front ends by itself with; nil if it does not
-		want  time.Duration
+		front, part func(context.Context) error
+		want        time.Duration
+		says        string
 	}{
-		"stopped":            {nil, 15 * time.Second},
-		"a front that fails": {errors.New("x"), 0},
+		"stopped":            {waits, waits, 15 * time.Second, "going on as before for the delay,stopping; open connections may finish"},
+		"a front that fails": {fails, waits, 0, "stopping; open connections may finish"},
+		"a part that fails":  {waits, fails, 0, "stopping; open connections may finish"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ln := testutil.Listen(t)
 			synctest.Test(t, func(t *testing.T) {
-				s := &sidecar{opts: &Options{delay: 15 * time.Second}, Base: program.Base{Log: logrus.New()}}
-				s.fronts = []frontListener{{ln: ln, serve: func(ctx context.Context, _ net.Listener) error {
-					if c.fails == nil {
-						<-ctx.Done()
-					}
-					return c.fails
-				}}}
+				log, hook := logtest.NewNullLogger()
+				s := &sidecar{opts: &Options{delay: 15 * time.Second}, Base: program.Base{Log: log}}
+				s.fronts = []frontListener{{ln: ln, serve: func(ctx context.Context, _ net.Listener) error { return c.front(ctx) }}}
 				start := time.Now()
 				ctx, stop := context.WithCancel(t.Context())
-				if c.fails == nil {
+				defer stop()
+				want := failed
+				if name == "stopped" {
+					want = nil
 					stop()
 				}
-				defer stop()
-				testutil.Equal(t, s.serve(ctx), c.fails, "the end")
+				testutil.Equal(t, s.serveBeside(ctx, c.part), want, "the end")
 				testutil.Equal(t, time.Since(start), c.want, "it accepted for")
+				var said []string
+				for _, e := range hook.AllEntries() {
+					if e.Message != "serving" {
+						said = append(said, e.Message)
+					}
+				}
+				testutil.Equal(t, strings.Join(said, ","), c.says, "the log")
 			})
 		})
 	}
