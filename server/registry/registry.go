@@ -140,6 +140,7 @@ func (r *Registry) Join(a Agent, b Backend) Joined {
 	before := r.index.of(a)
 	r.index.join(c)
 	r.lost.forget(a)
+	r.backLocked(c.route)
 	r.wakeWaiters()
 	r.mu.Unlock()
 

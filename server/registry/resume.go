@@ -79,20 +79,30 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 
 // cutOff records how the agents of one route were cut off.
 type cutOff struct {
-	ended  bool      // each had drained, and did not fall silent but ended
+	lives  bool      // one may come back: it had not drained, or fell silent
+	gone   bool      // the last one does not, and no other has come since
 	beside time.Time // when the last one was cut off that had drained, or while another had its route
 }
 
 // cutOffLocked notes that c was cut off. Another agent that has its route, or is about to have
 // it since c drained, does not know c's connections.
 func (r *Registry) cutOffLocked(c *conn) {
-	before, known := r.cut.Get(c.route)
-	silent := tunnel.LossOf(c.backend.Err()) == tunnel.LossSilent
-	now := cutOff{c.drained() && !silent && (before.ended || !known), before.beside}
+	now, _ := r.cut.Get(c.route)
+	now.gone = c.drained() && tunnel.LossOf(c.backend.Err()) != tunnel.LossSilent
+	now.lives = now.lives || !now.gone
 	if c.drained() || r.index.keyed.Get(routes.OfText(routes.Agent, c.route)).count() > 0 {
 		now.beside = time.Now()
 	}
 	r.cut.Put(c.route, now, resume.MaxWindow)
+}
+
+// backLocked notes that an agent of a route has come: that one may lose its link otherwise than
+// those before it, as where this server closes it.
+func (r *Registry) backLocked(route string) {
+	if c, _ := r.cut.Get(route); c.gone {
+		c.gone = false
+		r.cut.Put(route, c, resume.MaxWindow)
+	}
 }
 
 // awaited reports whether an agent with that route may be about to come, beside those that are
@@ -114,7 +124,7 @@ func (r *Registry) departed(route string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	c, _ := r.cut.Get(route)
-	return c.ended && time.Since(c.beside) >= tunnel.BackTime
+	return c.gone && !c.lives && time.Since(c.beside) >= tunnel.BackTime
 }
 
 // at returns a connection of an agent with that route that is not in tried, whether that

@@ -124,15 +124,16 @@ func TestResumeGivesUpAnAgentThatDrained(t *testing.T) {
 		happens []func(f *fake) // to agents of one route, one after the other
 		then    string          // after BackTime
 	}{
-		"cut off":                    {[]func(*fake){(*fake).end}, "agent_lost"},
-		"drained":                    {[]func(*fake){drainedAndCut}, "gone"},
-		"drained, and fell silent":   {[]func(*fake){func(f *fake) { f.err = link.ErrDead; drainedAndCut(f) }}, "agent_lost"},
-		"drained twice":              {[]func(*fake){drainedAndCut, drainedAndCut}, "gone"},
-		"another was cut off before": {[]func(*fake){(*fake).end, drainedAndCut}, "agent_lost"},
-		"its successor was cut off":  {[]func(*fake){drainedAndCut, (*fake).end}, "agent_lost"},
-		"it is back":                 {[]func(*fake){drainedAndCut, func(*fake) {}}, "again"},
-		"it is still about to leave": {[]func(*fake){(*fake).drain}, "again"},
-		"its successor is there":     {[]func(*fake){drainedAndCut, func(f *fake) { f.dial = gone }}, "gone"},
+		"cut off":                      {[]func(*fake){(*fake).end}, "agent_lost"},
+		"drained":                      {[]func(*fake){drainedAndCut}, "gone"},
+		"drained, and fell silent":     {[]func(*fake){func(f *fake) { f.err = link.ErrDead; drainedAndCut(f) }}, "agent_lost"},
+		"drained twice":                {[]func(*fake){drainedAndCut, drainedAndCut}, "gone"},
+		"another was cut off before":   {[]func(*fake){(*fake).end, drainedAndCut}, "agent_lost"},
+		"its successor was cut off":    {[]func(*fake){drainedAndCut, (*fake).end}, "agent_lost"},
+		"its successor was thrown out": {[]func(*fake){drainedAndCut, func(f *fake) { f.err = link.ErrClosed; f.end() }}, "agent_lost"},
+		"it is back":                   {[]func(*fake){drainedAndCut, func(*fake) {}}, "again"},
+		"it is still about to leave":   {[]func(*fake){(*fake).drain}, "again"},
+		"its successor is there":       {[]func(*fake){drainedAndCut, func(f *fake) { f.dial = gone }}, "gone"},
 	} {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			s := newSetup(t, "default")
