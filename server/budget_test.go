@@ -319,5 +319,7 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, operations, "Until %v s after the first one, or %v s after the", int64(DefaultSettle/time.Second), int64(firstAgent/time.Second))
 	testutil.Says(t, operations, "serves waits up to %v s for one that does", int64(registry.Patience/time.Second))
 	testutil.Says(t, operations, "(up to %v s after a server's first agent, %v s where one was lost)", int64(DefaultSettle/time.Second), int64(tunnel.BackTime/time.Second))
+	testutil.Says(t, operations, "dials wait up to %v s for the next one", int64(tunnel.BackTime/time.Second))
+	testutil.Says(t, operations, "told to stop and then killed are reset %v s later", int64(tunnel.BackTime/time.Second))
 	testutil.Says(t, "../docs/tenants.md", "the server tries again every %v s", int64(retryListen/time.Second))
 }
