@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"log"
 	"math"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"syscall"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -27,4 +30,17 @@ func TestLogLimits(t *testing.T) {
 	debug.SetMemoryLimit(math.MaxInt64)
 	logLimits(log)
 	testutil.Equal[any](t, hook.LastEntry().Data["memory_limit_bytes"], int64(0), "the limit that is told where there is none")
+}
+
+// What net/http says by the standard library's log is a line of the program's own.
+func TestStandardLogIsJoined(t *testing.T) {
+	own, hook := test.NewNullLogger()
+	writer, flags := log.Writer(), log.Flags()
+	testutil.NoError(t, joinLogs(own.WithField("component", "c"), 0, ""))
+	log.Print("odd")
+	log.SetOutput(writer)
+	log.SetFlags(flags)
+	signal.Reset(syscall.SIGPIPE)
+	got := hook.LastEntry()
+	testutil.Holds(t, got != nil && got.Message == "odd" && got.Level == logrus.WarnLevel && got.Data["component"] == "c", "%+v", got)
 }
