@@ -93,7 +93,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.DurationVar(&f.options.SyncIntervalCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest pause between retries")
 	set.IntVar(&f.options.MaxServers, "max-servers", 0, "to how many servers to be connected where there are more, each agent to a choice of its own; only where servers forward to one another (--peer-servers), since others do not reach it; 0: to all")
 	set.BoolVar(&f.options.SyncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
-	set.DurationVar(&f.options.Keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer; less than 1s means 1s (default: pinged after 5s, given up after 15s)")
+	set.DurationVar(&f.options.Keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer; less than 1s means 1s (default: pinged after 5s, given up after 15s or less)")
 	set.DurationVar(&f.options.Grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
 	set.DurationVar(&f.options.ResumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&f.options.Lanes, "link-lanes", lanes.MaxLanes, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
