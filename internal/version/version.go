@@ -35,7 +35,9 @@ func Get() Info {
 	if fips140.Enabled() {
 		i.FIPS = fips140.Version()
 	}
-	i.Commit = cmp.Or(i.Commit, embeddedCommit())
+	if i.Commit == "" {
+		i.Commit = embeddedCommit()
+	}
 	i.Version = cmp.Or(i.Version, "devel")
 	return i
 }
