@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -93,7 +94,8 @@ func (o *redirectOptions) plan(args []string) (*redirect.Plan, error) {
 		return nil, cli.Usagef("--except: %w", err)
 	}
 	text, err := files.Read(o.resolvConf, nameserver.MaxFile)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a file, the resolver uses loopback
+	none := errors.Is(err, fs.ErrNotExist) || o.resolvConf == os.DevNull // the resolver uses loopback
+	if err != nil && !none {
 		return nil, fmt.Errorf("--resolv-conf: %w", err)
 	}
 	p.DNS = redirect.Nameservers(text)
