@@ -7,9 +7,9 @@ import (
 )
 
 // mailbox holds what the loop is asked to do, in order. It needs no cap: each
-// attempt, look-up and waiting caller has at most one message in it, and Retry is
-// called when certificates change. Its methods do not block and may be called from
-// any goroutine.
+// attempt, look-up and waiting caller has at most one message in it, Retry is
+// called when certificates change, and Rerouted a few times per second at most. Its
+// methods do not block and may be called from any goroutine.
 type mailbox struct {
 	ready chan struct{} // capacity 1: there may be something to take
 
