@@ -49,18 +49,18 @@ func (ses *Session) Probe() {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	silent := ses.silentLocked()
-	ses.probeLocked(func(uint64) bool { return silent() })
+	ses.probeLocked(&ses.alive.probed, func(uint64) bool { return silent() })
 }
 
 // probeLocked pings the peer, and ends the link if dead says so, called with the mutex held and
 // the PING's value, when the peer has had the time to answer.
-func (ses *Session) probeLocked(dead func(asked uint64) bool) {
+func (ses *Session) probeLocked(pending *bool, dead func(asked uint64) bool) {
 	if ses.err != nil {
 		return
 	}
 	ses.pingLocked(time.Now())
 	asked := ses.alive.value
-	ses.expectLocked(&ses.alive.probed, absentTime+4*ses.alive.rtt, func() bool { return !dead(asked) })
+	ses.expectLocked(pending, absentTime+4*ses.alive.rtt, func() bool { return !dead(asked) })
 }
 
 // silentLocked returns what tells later whether no frame has been received from now on.
@@ -86,7 +86,7 @@ func (ses *Session) doubtLocked() {
 		ses.alive.doubted = false
 		if silent() {
 			came := ses.Line().Received
-			ses.probeLocked(func(uint64) bool { return silent() && ses.Line().Received == came })
+			ses.probeLocked(&ses.alive.probed, func(uint64) bool { return silent() && ses.Line().Received == came })
 		}
 	})
 }

@@ -24,7 +24,7 @@ type liveness struct {
 	wrote uint64        // how many writes the connection had taken, at the last look
 	stuck time.Duration // how long it had taken none while a writer waited, at the last look
 
-	probed      bool // Session.probeLocked awaits an answer
+	probed      bool // Session.Probe or doubtLocked awaits an answer
 	writeProbed bool // Session.probeWriteLocked awaits progress
 	doubted     bool // Session.doubtLocked awaits a frame
 

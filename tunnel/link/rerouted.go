@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"syscall"
 
 	"konnectivity/tunnel"
@@ -11,7 +12,7 @@ import (
 
 // Rerouted is for a caller who knows that addresses or routes of this machine have changed. A link
 // whose own address is gone ends, since nothing is sent from there. One whose peer would now be
-// reached from another address may have lost its way, and is probed.
+// reached from another address, and was not before, may have lost its way, and is probed.
 func (ses *Session) Rerouted() {
 	own, tcp := ses.sender.conn.LocalAddr().(*net.TCPAddr)
 	peer, _ := ses.sender.conn.RemoteAddr().(*net.TCPAddr)
@@ -19,14 +20,19 @@ func (ses *Session) Rerouted() {
 		return
 	}
 	source, err := tunnel.OwnAddr(peer.AddrPort().Addr().Unmap())
+	if err != nil {
+		source = netip.IPv6Unspecified() // no way
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	was := ses.source
+	ses.source = source
 	switch {
-	case err == nil && source == own.AddrPort().Addr().Unmap():
+	case source == own.AddrPort().Addr().Unmap():
 	case gone(own):
-		ses.fail(cutOff(fmt.Errorf("this machine has the address %v no longer", own.IP)))
-	default:
-		ses.mu.Lock()
-		defer ses.mu.Unlock()
-		ses.probeLocked(ses.alive.awaits) // frames may still arrive by the way back
+		ses.failLocked(cutOff(fmt.Errorf("this machine has the address %v no longer", own.IP)))
+	case source != was:
+		ses.probeLocked(new(bool), ses.alive.awaits) // frames may still arrive by the way back
 	}
 }
 

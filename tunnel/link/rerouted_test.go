@@ -29,19 +29,27 @@ func TestRerouted(t *testing.T) {
 		own, peer net.Addr
 		ends      time.Duration // after which the link ends; 0: not
 		why       tunnel.LossCause
+		answers   bool // the peer answers once, else something else arrives
 	}{
-		"as before":             {tcp("127.0.0.1"), tcp("127.0.0.1"), 0, 0},
-		"in the form of IPv6":   {tcp("::ffff:127.0.0.1"), tcp("127.0.0.1"), 0, 0},
-		"its address is gone":   {tcp("192.0.2.1"), tcp("127.0.0.1"), time.Nanosecond, tunnel.LossCut},
-		"its peer has no route": {tcp("127.0.0.1"), tcp("fe80::1"), 6 * time.Second, tunnel.LossSilent},
-		"not by TCP":            {&net.UnixAddr{Name: "x"}, &net.UnixAddr{Name: "y"}, 0, 0},
+		"as before":             {tcp("127.0.0.1"), tcp("127.0.0.1"), 0, 0, false},
+		"in the form of IPv6":   {tcp("::ffff:127.0.0.1"), tcp("127.0.0.1"), 0, 0, false},
+		"its address is gone":   {tcp("192.0.2.1"), tcp("127.0.0.1"), time.Nanosecond, tunnel.LossCut, false},
+		"its peer has no route": {tcp("127.0.0.1"), tcp("fe80::1"), 6 * time.Second, tunnel.LossSilent, false},
+		"its peer answers":      {tcp("127.0.0.1"), tcp("fe80::1"), 0, 0, true},
+		"not by TCP":            {&net.UnixAddr{Name: "x"}, &net.UnixAddr{Name: "y"}, 0, 0, false},
 	} {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			near, far := net.Pipe()
 			r := newRig(t, placed{near, c.own, c.peer}, far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 			go discard(far)
 			began := time.Now()
-			time.AfterFunc(time.Second, func() { r.sendQuietly(frame{tInfo, 0, 0, nil}) }) // the way back may work
+			arrives := frame{tInfo, 0, 0, nil} // the way back may work
+			if c.answers {
+				arrives = frame{tPing, ack, 0, u64(1)}
+			}
+			time.AfterFunc(time.Second, func() { r.sendQuietly(arrives) })
+			time.AfterFunc(2*time.Second, r.ses.Rerouted) // nothing has changed again
+			r.ses.Probe()                                 // for which anything is enough
 			r.ses.Rerouted()
 			select {
 			case <-r.ses.Done():

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -102,6 +103,7 @@ type Session struct {
 	books
 	alive    liveness
 	looks    *time.Timer // calls look
+	source   netip.Addr  // from which the peer would be reached, as of the last Rerouted
 	news     news
 	idleCond sync.Cond // a stream was the last, or was served, or the session ended
 	err      error     // why the session ended; nil: it has not
