@@ -72,10 +72,10 @@ func (ses *Session) silentLocked() func() bool {
 // doubtLocked probes the peer doubtTime after a frame was sent, unless one has been received.
 // DeadAfter would be too late for dials, whose time is over by then. It is for links which
 // connections outlive, unless the operator lets a peer be silent for longer, and for the side
-// that can make another. A segment suffices, where the kernel tells: on a slow line that bulk has
-// filled, frames are far behind.
+// that can make another. A segment suffices: on a slow line that bulk has filled, frames are far
+// behind. Only Linux tells of segments.
 func (ses *Session) doubtLocked() {
-	if ses.alive.doubted || ses.alive.accepted || !ses.resumes || ses.alive.Dead > DefaultDeadAfter {
+	if !tellsSegments || ses.alive.doubted || ses.alive.accepted || !ses.resumes || ses.alive.Dead > DefaultDeadAfter {
 		return
 	}
 	ses.alive.doubted = true

@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// tellsSegments says that a Line has the segments that were received.
+const tellsSegments = true
+
 // line is what the kernel tells now. Any goroutine may call it.
 func (s *socket) line() (l Line) {
 	if s.raw == nil {

@@ -4,6 +4,8 @@ package link
 
 import "net"
 
+const tellsSegments = false
+
 // socket has nothing to look after where the kernel says nothing of the line.
 type socket struct{}
 
