@@ -151,10 +151,13 @@ func (r *runtimes) saysWith(options []string, image, name string, command ...str
 	return string(must(os.ReadFile(log))(r.t))
 }
 
-// stop ends a container as kubelet does, and waits for its end.
+// stop ends a container, and waits for its end. After the first SIGTERM, HyperShift's sidecars go on
+// for 20 s.
 func (r *runtimes) stop(name string) {
 	r.t.Helper()
-	_, _ = r.try("task", "kill", "--signal", "SIGTERM", name) // it may have ended by itself
+	for range 2 {
+		_, _ = r.try("task", "kill", "--signal", "SIGTERM", name) // it may have ended by itself
+	}
 	eventually(r.t, name+" to end", func() error {
 		out, err := r.try("task", "rm", name)
 		return withOutput(err, out)
