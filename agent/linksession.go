@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 
+	"konnectivity/internal/peers"
 	"konnectivity/internal/version"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -15,6 +16,8 @@ type linkSession struct {
 	*lanes.Group
 	metrics *metrics
 }
+
+var _ peers.Rerouter = (*linkSession)(nil)
 
 // connectLink speaks the native protocol over a connection whose TLS handshake
 // chose it.

@@ -26,6 +26,8 @@ type linkSession struct {
 	id    string // of this link and no other, whatever servers call themselves
 }
 
+var _ peers.Rerouter = (*linkSession)(nil)
+
 // Key implements peers.Session: two links to one server are not one too many.
 func (l *linkSession) Key() string { return l.id }
 

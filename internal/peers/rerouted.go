@@ -6,13 +6,16 @@ import (
 	"konnectivity/tunnel"
 )
 
+// Rerouter is a Session that can tell what changes of addresses or routes mean for it.
+type Rerouter interface{ Rerouted() }
+
 // Rerouted is for a caller who knows that addresses or routes of this machine have changed.
-// Sessions that can tell what that means for them are told. If the way to a server is another
-// one, what failed by the one before is tried again at once.
+// Each Rerouter is told. If the way to a server is another one, what failed by the one before is
+// tried again at once.
 func (s *Set[A, S]) Rerouted() {
 	s.mail.post(func() {
 		for _, m := range s.members {
-			if one, tells := any(m.Session).(interface{ Rerouted() }); tells {
+			if one, tells := any(m.Session).(Rerouter); tells {
 				one.Rerouted()
 			}
 		}

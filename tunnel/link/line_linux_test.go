@@ -12,7 +12,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// The kernel counts what comes, of which a peer's process need not know: it acknowledges.
+// Segments that only acknowledge count, too: the peer's kernel sends them without its process.
 func TestAcknowledgementsAreReceived(t *testing.T) {
 	r := tcpRig(t, true, link.Config{})
 	before := r.ses.Line().Received
