@@ -160,7 +160,7 @@ func (s Subject) idle(ctx context.Context, plan Plan, rep *Report) error {
 		return err
 	}
 	defer held.Close()
-	rep.Add(s.Name, fmt.Sprintf("dial p99 of %d connections", plan.Idle), "ms", Milliseconds(held.Dial.P99))
+	rep.Add(s.Name, fmt.Sprintf("dial and first answer of %d connections, p99", plan.Idle), "ms", Milliseconds(held.Dial.P99))
 	if len(s.PIDs) > 0 {
 		rep.Add(s.Name, fmt.Sprintf("memory of each of %d idle", plan.Idle), "KB", float64(taken)/1e3/float64(plan.Idle))
 	}
