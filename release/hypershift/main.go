@@ -50,10 +50,8 @@ func resolve(args []string) ([]string, error) {
 // Of the pod's 95 s of grace, the preStop hook takes 70.
 func server(args []string) []string {
 	argv := drain("20s", append([]string{"/usr/bin/konnectivity-server"}, args...))
-	for _, flag := range []string{"cluster-ca-cert", "agent-service-account", "allow-unauthenticated-agents"} {
-		if _, given := value(args, flag); given {
-			return argv
-		}
+	if gives(args, "cluster-ca-cert", "agent-service-account", "allow-unauthenticated-agents") {
+		return argv
 	}
 	if ca, given := value(args, "server-ca-cert"); given {
 		argv = append(argv, "--cluster-ca-cert="+ca)
@@ -69,8 +67,7 @@ func agent(args []string) []string {
 // drain has a program end by itself before it would be killed, unless its command
 // line says when, or is a subcommand's.
 func drain(within string, argv []string) []string {
-	_, given := value(argv, "graceful-shutdown-timeout")
-	if given || len(argv) > 1 && !strings.HasPrefix(argv[1], "-") {
+	if gives(argv, "graceful-shutdown-timeout") || len(argv) > 1 && !strings.HasPrefix(argv[1], "-") {
 		return argv
 	}
 	return append(argv, "--graceful-shutdown-timeout="+within)
@@ -84,12 +81,18 @@ func drain(within string, argv []string) []string {
 // of a pod's usual 30 s of grace, less 5 s, is for connections that are open.
 func sidecar(name string, args []string) []string {
 	argv := append(append([]string{"/usr/bin/" + name}, args...), "--answer-tcp-probes")
-	for _, flag := range []string{"shutdown-delay", "drain-timeout"} {
-		if _, given := value(args, flag); given {
-			return argv
-		}
+	if gives(args, "shutdown-delay", "drain-timeout") {
+		return argv
 	}
 	return append(argv, "--shutdown-delay=20s", "--drain-timeout=5s")
+}
+
+// gives reports whether one of the flags is given.
+func gives(args []string, flags ...string) bool {
+	return slices.ContainsFunc(flags, func(flag string) bool {
+		_, given := value(args, flag)
+		return given
+	})
 }
 
 // value finds a flag in either of its spellings: --flag=value and --flag value.

@@ -31,7 +31,7 @@ func (r *Registry) leave(c *conn) (last bool) {
 		r.cutOffLocked(c)
 	}
 	c.last = r.index.first(c.agent) == nil
-	if c.backend.Ends().Happened() && !c.thrownOut() && !r.index.knows(c.agent) {
+	if c.left() && !r.index.knows(c.agent) {
 		r.lost.join(c)
 		time.AfterFunc(tunnel.BackTime, func() { r.giveUp(c) })
 	}
@@ -56,11 +56,14 @@ func (c *conn) drained() bool { return c.backend.Drains().Happened() }
 // server meant it to.
 func (c *conn) wasCut() bool {
 	var bye *link.GoAwayError
-	return c.backend.Ends().Happened() && !errors.As(c.backend.Err(), &bye) && !c.thrownOut()
+	return c.left() && !errors.As(c.backend.Err(), &bye)
 }
 
-// thrownOut says that this server has closed a connection, the last lane where there are several.
-func (c *conn) thrownOut() bool { return errors.Is(c.backend.Err(), link.ErrClosed) }
+// left says that a connection has ended, and not since this server closed it, or its last lane
+// where there are several.
+func (c *conn) left() bool {
+	return c.backend.Ends().Happened() && !errors.Is(c.backend.Err(), link.ErrClosed)
+}
 
 // doubtLater has the connections doubted that an agent had before c, should c stay,
 // until stop.
