@@ -202,7 +202,13 @@ func (c *connector) connectAny(ctx context.Context) (handshaken, error) {
 		return handshaken{}, err
 	}
 	h, err := c.race(ctx, addrs)
-	if err == nil || fresh || ctx.Err() != nil {
+	switch {
+	case err == nil:
+		return h, nil
+	case ctx.Err() != nil: // an address that swallows packets leaves no time to look them up
+		c.servers.doubt()
+		return h, err
+	case fresh:
 		return h, err
 	}
 	again, _, lookupErr := c.servers.addresses(ctx, true)

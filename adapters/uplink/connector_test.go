@@ -84,6 +84,25 @@ func TestEveryAddressOfTheServerIsTried(t *testing.T) {
 	}
 }
 
+// A server that has moved, and whose old address swallows packets, is looked up by the next request.
+func TestAServerThatMovedIsLookedUp(t *testing.T) {
+	n := at("192.0.2.1", "nowhere")
+	c := newTestConnector(t, n)
+	testutil.Must(c.servers.resolve(t.Context()))(t)
+	n.set("192.0.2.2", newFake(t).Start(t).Addr())
+	connect := func(bound time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		defer cancel()
+		h, err := c.connectAny(ctx)
+		if err == nil {
+			_ = h.Close()
+		}
+		return err
+	}
+	testutil.ErrorIs(t, connect(time.Millisecond), context.DeadlineExceeded, "the first request")
+	testutil.NoError(t, connect(time.Minute))
+}
+
 // Slow servers are not made slower by many handshakes at once, and a few that are frozen do not
 // keep the others from being tried.
 func TestSlowServersGetFewHandshakes(t *testing.T) {

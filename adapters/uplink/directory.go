@@ -95,6 +95,13 @@ func (d *directory) putOff() {
 	}
 }
 
+// doubt has the next request look the addresses up.
+func (d *directory) doubt() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.until = time.Time{}
+}
+
 // has says whether a is among the addresses that were found last.
 func (d *directory) has(a netip.AddrPort) bool {
 	d.mu.Lock()
