@@ -123,5 +123,6 @@ func TestOfManyAddressesThoseInReachAreKept(t *testing.T) {
 func TestFiguresAreDocumented(t *testing.T) {
 	const page = "../../docs/sidecars.md"
 	testutil.Says(t, page, "(of more than %v, to %v,", maxAddresses, maxAddresses)
+	testutil.Says(t, "../../docs/operations.md", "each attempt that has no answer in %v s", int64(DefaultConnectTimeout/time.Second))
 	testutil.Says(t, page, "then after pauses that grow to %v s", int64(maxPause/time.Second))
 }

@@ -191,6 +191,8 @@ func TestHurryMakesNothingLonger(t *testing.T) {
 func TestFiguresAreDocumented(t *testing.T) {
 	const page = "../../docs/operations.md"
 	testutil.Says(t, page, "(two questions of %v ms;", int64(OtherKind/time.Millisecond))
+	testutil.Says(t, page, "one in front of another costs each look-up %v ms", int64(roundTime/2/time.Millisecond))
+	testutil.Says(t, page, "A search domain that is not answered costs %v s", int64(2*roundTime/time.Second))
 	testutil.Says(t, page, "(two handshakes of %v s)", int64(handshakeTime/time.Second))
 }
 

@@ -83,6 +83,7 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, security, "the id of a link's peer and of an agent %v bytes", MaxID)
 	testutil.Says(t, sidecars, "name it after %v s of silence", int64(SilentAfter/time.Second))
 	testutil.Says(t, sidecars, "After %v s the server drops it", int64(DefaultDeadAfter/time.Second))
+	testutil.Says(t, "../../docs/operations.md", "in %v s where the server is near", int64(hopeTime/time.Second))
 	testutil.Says(t, "../../docs/hypershift.md", "a link sends something every %v s", int64(DefaultPingInterval/time.Second))
 	testutil.Says(t, "../../docs/link-protocol.md", "for up to %v s, if it has reset a stream within the last second", int64(farewell/time.Second))
 	testutil.Says(t, "../../docs/link-protocol.md", "when no answer has come after %v s and four round trips", int64(absentTime/time.Second))

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -27,6 +28,12 @@ const (
 	// narrowFor is how long connections begin with small segments: a network that was down as
 	// a handshake was under way looks the same, and costs no more than that.
 	narrowFor = time.Hour
+
+	// hopeTime is how long a handshake goes on, though it may take longer, if a segment of it was
+	// not received, nor when it was sent again, hopeRepeats times. To a near peer (100 ms), it is
+	// sent again that often by then; the pauses grow.
+	hopeTime    = 3 * time.Second
+	hopeRepeats = 3
 )
 
 // UnheardError says that the peer accepted a connection, and that one of the two did not receive
@@ -55,12 +62,19 @@ func (p *Path) Control(_, _ string, raw syscall.RawConn) error {
 // fails. The error wraps an *UnheardError where the system tells so much; the next connections are
 // narrow then, or, if this one was, they are not.
 func (p *Path) Secure(ctx context.Context, conn *tls.Conn) error {
+	bounded, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	defer time.AfterFunc(hopeTime, func() {
+		if lookAt(conn.NetConn()).repeats >= hopeRepeats {
+			giveUp()
+		}
+	}).Stop()
 	// HandshakeContext would close the socket, which then tells no more.
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(bounded, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err := conn.HandshakeContext(context.WithoutCancel(ctx))
 	late := !stop()
 	if late {
-		err = ctx.Err()
+		err = cmp.Or(ctx.Err(), context.DeadlineExceeded)
 	}
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
@@ -95,6 +109,7 @@ func (p *Path) narrow(now time.Time) bool { return int64(tunnel.At(now)) < p.unt
 // segments is what the system knows of a connection's.
 type segments struct {
 	size    int  // of each that is sent, in bytes
+	repeats int  // of the oldest that is not acknowledged, in a row
 	unheard bool // some were sent again, and some are not acknowledged
 	gap     bool // some arrived before one that was sent earlier
 }
