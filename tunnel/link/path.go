@@ -30,10 +30,11 @@ const (
 	narrowFor = time.Hour
 
 	// hopeTime is how long a handshake goes on, though it may take longer, if a segment of it was
-	// not received, nor when it was sent again, hopeRepeats times. To a near peer (100 ms), it is
-	// sent again that often by then; the pauses grow.
+	// not received, nor when it was sent again, hopeRepeats times. Between near ends (hopeRTT), it
+	// is sent again that often by then; the pauses grow.
 	hopeTime    = 3 * time.Second
 	hopeRepeats = 3
+	hopeRTT     = 100 * time.Millisecond
 )
 
 // UnheardError says that the peer accepted a connection, and that one of the two did not receive
@@ -65,7 +66,7 @@ func (p *Path) Secure(ctx context.Context, conn *tls.Conn) error {
 	bounded, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	defer time.AfterFunc(hopeTime, func() {
-		if lookAt(conn.NetConn()).repeats >= hopeRepeats {
+		if seen := lookAt(conn.NetConn()); seen.repeats >= hopeRepeats || seen.gap && seen.rtt < hopeRTT {
 			giveUp()
 		}
 	}).Stop()
@@ -112,6 +113,7 @@ type segments struct {
 	repeats int  // of the oldest that is not acknowledged, in a row
 	unheard bool // some were sent again, and some are not acknowledged
 	gap     bool // some arrived before one that was sent earlier
+	rtt     time.Duration
 }
 
 func lookAt(c net.Conn) (seen segments) {

@@ -2,6 +2,7 @@ package link
 
 import (
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +15,7 @@ func limitSegments(raw syscall.RawConn, size int) {
 func segmentsOf(raw syscall.RawConn) (seen segments) {
 	_ = raw.Control(func(fd uintptr) {
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			seen = segments{int(info.Snd_mss), int(info.Retransmits), info.Unacked > 0 && info.Total_retrans > 0, info.Rcv_ooopack > 0}
+			seen = segments{int(info.Snd_mss), int(info.Retransmits), info.Unacked > 0 && info.Total_retrans > 0, info.Rcv_ooopack > 0, time.Duration(info.Rtt) * time.Microsecond}
 		}
 	})
 	return seen
