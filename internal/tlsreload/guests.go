@@ -89,7 +89,7 @@ func (s *Source) askingConfig(base *tls.Config, m *material, g *Guest) *tls.Conf
 		if len(chain) == 0 {
 			return nil // TLS has refused it where one is needed
 		}
-		if m.pool != nil && Issued(chain, m.pool, time.Now()) {
+		if Issued(chain, m.pool, time.Now()) {
 			return s.judge(state, m.lists)
 		}
 		switch err := g.Verify(chain); {

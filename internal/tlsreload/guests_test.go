@@ -142,8 +142,10 @@ func TestBareGuestsNeedNoCertificate(t *testing.T) {
 	}
 	files := d.files()
 	files.CA = ""
-	testutil.Holds(t, !source(t, files, tlsreload.Options{Name: "server"}).Trusts(chainOf(issue(t, own, "own"))),
-		"one without CAs trusts somebody")
+	for _, ca := range []*pki.CA{own, tlsreload.SystemCA} {
+		testutil.Holds(t, !source(t, files, tlsreload.Options{Name: "server"}).Trusts(chainOf(issue(t, ca, "own"))),
+			"one without CAs trusts somebody")
+	}
 }
 
 func chainOf(p pki.Pair) []*x509.Certificate { return []*x509.Certificate{p.TLS().Leaf} }
@@ -170,4 +172,7 @@ func TestIssued(t *testing.T) {
 	} {
 		testutil.Equal(t, tlsreload.Issued(c.chain, own.Pool(), c.at), c.want, "%s", name)
 	}
+	expired := chain(own, pki.Leaf{CommonName: "c", Client: true, Lifetime: -time.Second})
+	testutil.Holds(t, tlsreload.StillIssued(expired, own.Pool()) && !tlsreload.StillIssued(expired, other.Pool()),
+		"once it has expired, its issuer does not matter, or counts no more")
 }

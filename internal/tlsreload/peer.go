@@ -105,9 +105,10 @@ func AlertOf(err error) (alert tls.AlertError, ok bool) {
 }
 
 // Issued says whether a client's certificate, followed by its intermediates, chained
-// to one of the CAs at that time, as crypto/tls itself would. An empty chain did not.
+// to one of the CAs at that time, as crypto/tls itself would. An empty chain did not, nor does any
+// without CAs, where crypto/x509 would take the system's.
 func Issued(chain []*x509.Certificate, cas *x509.CertPool, at time.Time) bool {
-	if len(chain) == 0 {
+	if len(chain) == 0 || cas == nil {
 		return false
 	}
 	return verifyChain(chain, x509.VerifyOptions{Roots: cas, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: at}) == nil
@@ -139,7 +140,7 @@ func verifyChain(chain []*x509.Certificate, opts x509.VerifyOptions) error {
 // to the CAs that the files have now, and is not revoked. Without CA files, none does.
 func (s *Source) Trusts(chain []*x509.Certificate) bool {
 	m := s.inUse()
-	return m != nil && m.pool != nil && Issued(chain, m.pool, time.Now()) && m.lists.Check(chain) == nil
+	return m != nil && Issued(chain, m.pool, time.Now()) && m.lists.Check(chain) == nil
 }
 
 // Recheck judges a client's certificate, followed by its intermediates, that was verified
@@ -148,7 +149,7 @@ func (s *Source) Trusts(chain []*x509.Certificate) bool {
 func (s *Source) Recheck(chain []*x509.Certificate) error {
 	m := s.inUse()
 	switch {
-	case m == nil || m.pool == nil || !StillIssued(chain, m.pool):
+	case m == nil || !StillIssued(chain, m.pool):
 		return errNotIssued
 	default:
 		return m.lists.Check(chain)

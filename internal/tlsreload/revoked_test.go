@@ -2,10 +2,15 @@ package tlsreload_test
 
 import (
 	"bytes"
+	"crypto"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"errors"
+	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +76,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 				t.Errorf("%s: trusted %v, judged again %v", cert.Subject.CommonName, s.Trusts(chain), s.Recheck(chain))
 			}
 		}
+		testutil.Fails(t, s.Recheck(chainOf(issue(t, newCA(t), "good"))), "one of another CA, judged again")
 		asServer := bad.TLS()
 		o := handshake(t, &tls.Config{Certificates: []tls.Certificate{asServer}}, s.Client("server.test"))
 		testutil.Holds(t, o.clientErr != nil, "a server with a revoked certificate is accepted")
@@ -93,6 +99,13 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 	good := d.revoke(ca, time.Hour, bad)
 	forged := der(good)
 	forged[len(forged)-1] ^= 1
+	signer := testutil.Must(tls.X509KeyPair(ca.CertPEM, ca.KeyPEM))(t).PrivateKey.(crypto.Signer)
+	extended := func(ofList, ofEntry []pkix.Extension) []byte {
+		return testutil.Must(x509.CreateRevocationList(rand.Reader, &x509.RevocationList{
+			Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour), ExtraExtensions: ofList,
+			RevokedCertificateEntries: []x509.RevocationListEntry{{SerialNumber: big.NewInt(1), RevocationTime: time.Now(), ExtraExtensions: ofEntry}},
+		}, ca.Certificate(), signer))(t)
+	}
 	for what, c := range map[string]struct {
 		list []byte
 		want string
@@ -106,6 +119,8 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 		"no bytes": {nil, "no revocation list"},
 		"cut PEM":  {slices.Concat(good, good[:len(good)/2]), "cut short"},
 		"marked":   {slices.Concat(good, []byte("\ufeff"), good), "cut short"}, // a byte order mark hides the second
+		"delta":    {extended([]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 27}, Critical: true, Value: []byte{2, 1, 1}}}, nil), "it is a delta"},
+		"indirect": {extended(nil, []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 29}, Critical: true, Value: []byte{48, 0}}}), "of other issuers"},
 		"garbage":  {pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")}), "version 2 is needed"},
 	} {
 		d.write("ca.crl", c.list)
@@ -114,6 +129,11 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 		}
 	}
 	d.write("ca.crl", good)
+	missing, ownerless := files, files
+	missing.CRL, ownerless.CA = d.file("none"), ""
+	for what, f := range map[string]tlsreload.Files{"no such file": missing, "signed by none": ownerless} {
+		testutil.ErrorSays(t, testutil.Err(tlsreload.New(f, tlsreload.Options{})), what, "a list")
+	}
 	var out bytes.Buffer
 	log := logrus.New()
 	log.SetOutput(&out)
@@ -126,6 +146,8 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 	for range 3 {
 		testutil.NoError(t, s.Reload())
 	}
+	now := s.Stats()
+	testutil.Holds(t, now.Lists == files.CRL && now.ListsUntil.Before(time.Now()) && now.First[files.CA] != nil, "figures: %+v", now)
 	if n := strings.Count(out.String(), "out of date"); s.Trusts(chain) || n != 1 {
 		t.Errorf("out of date: trusted %v, said %d times: %s", s.Trusts(chain), n, out.String())
 	}
@@ -174,7 +196,7 @@ func TestSidesHaveTheListsOfTheirOwnCAs(t *testing.T) {
 	a, b := newCA(t), newCA(t)
 	bad := issue(t, a, "bad")
 	soon, late := time.Now().Add(time.Hour).Truncate(time.Second), time.Now().Add(2*time.Hour)
-	text := slices.Concat(testutil.Must(a.Revoke(late, bad.TLS().Leaf))(t), testutil.Must(a.Revoke(soon))(t))
+	text := slices.Concat(testutil.Must(a.Revoke(late, bad.TLS().Leaf))(t), testutil.Must(a.Revoke(soon))(t), testutil.Must(a.Revoke(late))(t))
 	got := testutil.Must(tlsreload.ParseLists(text, []*x509.Certificate{a.Certificate()}, []*x509.Certificate{b.Certificate()}, nil))(t)
 	for i, want := range []error{tlsreload.ErrRevoked, nil, nil} {
 		testutil.ErrorIs(t, got[i].Check(chainOf(bad)), want, "side %d", i)
