@@ -52,11 +52,14 @@ func TestWhoIsAsked(t *testing.T) {
 	s.peer(p, "far", "host=far.example&host=both.example&cidr=10.1.0.0/16&cidr=10.3.0.0/16&cidr=10.5.0.0/16&default-route=true")
 	testutil.Succeeds(t, s.Ready(), "not ready, though another server has an agent")
 	near, _ := s.join("near", "a", "host=both.example&cidr=10.0.0.0/8&cidr=10.3.3.0/24&cidr=10.5.0.0/16")
+	hops := map[string]tunnel.Hop{"near": {Role: tunnel.RoleAgent, ID: "a"}, "far": {Role: tunnel.RoleServer, ID: "far"}}
 	for address, want := range map[string]string{
 		"far.example:1": "far", "both.example:1": "near", "10.1.0.1:1": "far", "10.2.0.1:1": "near", "10.3.3.1:1": "near", "10.3.4.1:1": "far", "10.5.0.1:1": "near",
 		"elsewhere.example:1": "far", "192.0.2.1:1": "far",
 	} {
-		testutil.Equal(t, s.via(address), want, "%s: via", address)
+		f := tunnel.NewFlow("tcp", address)
+		testutil.Equal(t, s.outcome(f), want, "%s: via", address)
+		testutil.Equal(t, f.Hop, hops[want], "%s: by", address)
 	}
 	testutil.Equal(t, told["ok"], 5, "dials by servers were told as %v", told)
 	forwarded := tunnel.NewFlow("tcp", "far.example:1")
@@ -172,6 +175,13 @@ func TestDialsWaitForAgentsOfAnotherServer(t *testing.T) {
 			s.goes("h:1", c.want, c.took)
 			time.Sleep(2 * tunnel.BackTime)
 			testutil.Equal(t, s.via("other:1"), "no_agent", "how it is served")
+			_, _, leave = s.peer(p, "later", "host=other")
+			leave()
+			time.Sleep(2 * tunnel.BackTime)
+			p.mu.RLock()
+			defer p.mu.RUnlock()
+			_, kept := p.table.Due()
+			testutil.Holds(t, !kept, "what is waited for no more is kept")
 		})
 	}
 }
