@@ -2,7 +2,6 @@ package kubeapi_test
 
 import (
 	"crypto/tls"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,9 +23,10 @@ func programmed(t *testing.T, script, fields string, answer http.HandlerFunc) (l
 	t.Helper()
 	srv, ca := secureAPI(t, true, &tls.Config{ClientAuth: tls.RequestClientCert}, answer)
 	folder = t.TempDir()
+	writeFile(t, filepath.Join(folder, "ca.crt"), string(ca))
 	writeFile(t, filepath.Join(folder, "script"), "cd "+folder+"\n"+script)
 	file := filepath.Join(folder, "kubeconfig")
-	writeFile(t, file, `{"clusters": [{"name": "c", "cluster": {"server": "`+srv.URL+`", "certificate-authority-data": "`+base64.StdEncoding.EncodeToString(ca)+`",
+	writeFile(t, file, `{"clusters": [{"name": "c", "cluster": {"server": "`+srv.URL+`", "certificate-authority": "ca.crt",
 		"extensions": [{"name": "other", "extension": 1}, {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]}}],
 		"users": [{"name": "u", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["`+folder+`/script"],
 			"env": [{"name": "WHO", "value": "agent"}], "interactiveMode": "IfAvailable"`+fields+`}}}],
@@ -122,6 +122,7 @@ func TestProgramsThatFail(t *testing.T) {
 	const kind = `echo '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": `
 	for name, c := range map[string]struct{ script, fields, want string }{
 		"it is not there":  {"", `, "command": "no-such-program", "installHint": "get it from there"`, "get it from there"},
+		"beside the file":  {"", `, "command": "./script"`, "permission denied"}, // it may not be run
 		"it fails":         {"echo what is wrong >&2; exit 3", "", "exit status 3: what is wrong"},
 		"nothing":          {"", "", "printed no ExecCredential"},
 		"garbage":          {"echo hunter2", "", "printed no ExecCredential"},
