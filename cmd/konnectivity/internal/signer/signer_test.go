@@ -35,6 +35,7 @@ type cluster struct {
 	bundle   *kubeapi.ClusterTrustBundle
 	refuses  string // what the names begin with of requests whose answers it refuses; "": of none
 	refused  int    // answers
+	late     int    // answers to requests that had one
 	writes   int
 	forbid   int // how many more calls about bundles are refused
 
@@ -153,6 +154,7 @@ func (c *cluster) answered(w http.ResponseWriter, r *http.Request) {
 	case was == nil:
 		fail(w, http.StatusNotFound, "NotFound")
 	case now.ResourceVersion != was.ResourceVersion || len(was.Status.Conditions) > 0:
+		c.late++
 		fail(w, http.StatusConflict, "Conflict")
 	default:
 		c.writes++
@@ -226,7 +228,9 @@ func idle(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Opt
 func TestAnswersAreDocumented(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	New(Options{Registerer: registry})
-	testutil.DocumentedLabels(t, "../../../../docs/metrics.md", "Signer").Check(t, "", testutil.Must(registry.Gather())(t))
+	families := testutil.Must(registry.Gather())(t)
+	testutil.Requires(t, len(families) == 1, "metrics: %v", families)
+	testutil.DocumentedLabels(t, "../../../../docs/metrics.md", "Signer").Check(t, "", families)
 }
 
 // authority is a CA in memory, as a Source has it.
@@ -300,6 +304,10 @@ func TestOnlyFailedRequestsWait(t *testing.T) {
 	testutil.Holds(t, tries >= 1 && len(hook.AllEntries()) != 0,
 		"%d tries of r0, and %d lines", tries, len(hook.AllEntries()))
 	testutil.Eventually(t, "another try", func() bool { _ = s.answerAll(t.Context()); return c.refusals() > tries })
+	s.retries["r0"] = retry{at: time.Now().Add(time.Hour)}
+	tries = c.refusals()
+	testutil.NoError(t, s.answerAll(t.Context()))
+	testutil.Equal(t, c.refusals(), tries, "tries of one that is put off")
 	c.refuses = "s"
 	for i := range 8 * mostFailures {
 		r := asked(t, p256(t))
@@ -312,6 +320,30 @@ func TestOnlyFailedRequestsWait(t *testing.T) {
 	}
 	testutil.Fails(t, look("good"), "another look at them")
 	testutil.Equal(t, c.verdict("good"), "Issued", "a request beside many that fail")
+}
+
+// A request that is gone by now, or that another signer has answered, is no failure, and is not
+// answered again.
+func TestRequestsThatOthersHaveAnswered(t *testing.T) {
+	c, ca := newCluster(), authority(t, time.Hour*1000)
+	s, hook := idle(t, c, func() *tls.Certificate { return ca }, func(*Options) {})
+	for _, name := range []string{"gone", "answered"} {
+		r := asked(t, p256(t))
+		r.Name = name
+		c.put(r)
+	}
+	testutil.NoError(t, s.requests.List(t.Context()))
+	delete(c.requests, "gone")
+	other := *c.requests["answered"]
+	other.Status.Conditions = condition("Denied", badKey, "")
+	c.put(&other)
+	for range 2 {
+		testutil.NoError(t, s.answerAll(t.Context()))
+		testutil.NoError(t, s.requests.List(t.Context()))
+	}
+	testutil.Equal(t, c.late, 1, "answers that came late")
+	testutil.Equal(t, promtest.ToFloat64(s.answers.WithLabelValues("failed")), 0, "failures")
+	testutil.Equal(t, len(hook.AllEntries()), 0, "lines")
 }
 
 // What the signer cannot sign now it signs once it can.
