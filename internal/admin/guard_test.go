@@ -95,9 +95,12 @@ func TestCrossSiteRequests(t *testing.T) {
 			w := asked(h, r)
 			testutil.Equal(t, w.Code, c.code, "%s from %q by %q", url, c.site, c.mode)
 			header := w.Header()
-			if header.Get("Access-Control-Allow-Origin") != "" || header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
-				header.Get("Content-Security-Policy") == "" {
-				t.Errorf("%s: %v", url, header)
+			testutil.Holds(t, header.Get("Access-Control-Allow-Origin") == "" && header.Get("Content-Security-Policy") != "", "%s: %v", url, header)
+			for name, want := range map[string]string{
+				"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
+				"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+			} {
+				testutil.Equal(t, header.Get(name), want, "%s of %s", name, url)
 			}
 		}
 	}
