@@ -44,9 +44,12 @@ const common = `"component":"konnectivity-server","name":"server-1","id":"4bf92f
 func TestRecords(t *testing.T) {
 	moved := newFlow()
 	moved.HandedOver = true
+	roamed := newFlow() // by another agent now, which has dialed what it says
+	roamed.Resumable, roamed.Far, roamed.Resolved = end{}, nil, "10.1.2.3:10250"
 	for want, r := range map[string]record{
-		`{"audit":1,"time":"2026-11-25T08:30:00.123456Z","event":"opened",` + common + `}`:                {event: opened},
-		`{"audit":1,"time":"2026-11-25T08:30:00.123456Z","event":"opened",` + common + `,"resumed":true}`: {event: opened, resumed: true},
+		`{"audit":1,"time":"2026-11-25T08:30:00.123456Z","event":"opened",` + common + `}`:                                       {event: opened},
+		`{"audit":1,"time":"2026-11-25T08:30:00.123456Z","event":"opened",` + common + `,"resumed":true}`:                        {event: opened, resumed: true},
+		`{"audit":1,"time":"2026-11-25T08:30:00.123456Z","event":"opened",` + strings.Replace(common, "node1", "node2", 1) + `}`: {event: opened, flow: roamed},
 		`{"audit":1,"time":"2026-11-25T08:30:00.123456Z","event":"refused",` + common + `,"failure":"denied","reason":"not \"here\"","seconds":0.250000}`: {
 			event: refused, took: 250 * time.Millisecond, failed: &tunnel.DialError{Failure: tunnel.FailDenied, Reason: `not "here"`, Err: os.ErrPermission}},
 		`{"audit":1,"time":"2026-11-25T08:30:00.123456Z","event":"closed",` + common + `,"upBytes":3,"downBytes":4,"end":"complete","seconds":2.000000}`: {

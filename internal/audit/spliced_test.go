@@ -169,4 +169,6 @@ func TestEndsAreOneFlow(t *testing.T) {
 
 type end struct{}
 
-func (end) ResumeStatus() tunnel.ResumeStatus { return tunnel.ResumeStatus{Resumes: 3} }
+func (end) ResumeStatus() tunnel.ResumeStatus {
+	return tunnel.ResumeStatus{Resumes: 3, Hop: tunnel.Hop{Role: tunnel.RoleAgent, ID: "node2"}}
+}
