@@ -21,6 +21,7 @@ import (
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
 )
 
 func mustMetrics(t *testing.T) *metrics {
@@ -154,6 +155,9 @@ func TestPacketMetrics(t *testing.T) {
 		promtest.ToFloat64(m.serverFailures.WithLabelValues("to_server")) == 1, "directions are mixed up")
 	testutil.Equal(t, promtest.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Internal", "Unknown")), 1,
 		"an error without a packet is not counted as Unknown")
+	m.linkLost(&link.GoAwayError{}) // the server has said why, and means it
+	m.linkLost(io.EOF)
+	testutil.Equal(t, promtest.ToFloat64(m.streamErrors.WithLabelValues("to_agent", "Unavailable", "Unknown")), 1, "links that broke")
 }
 
 // What is called for each packet, and for each connection while nobody reads

@@ -175,7 +175,6 @@ func (s *Set[A, S]) read(messages []func()) {
 		s.refresh(time.Now()) // a predecessor may just have ended
 		message()
 	}
-	s.publish()
 }
 
 // background does work beside the loop, and then, in the loop, what work returns.
