@@ -241,10 +241,14 @@ func TestAllow(t *testing.T) {
 		{"far.example:80", "127.0.0.2", false},
 		{"far.named.example:80", "127.0.0.2", false},
 	} {
-		err := d.Allow(tunnel.NewFlow("tcp", c.address), &net.TCPAddr{IP: net.ParseIP(c.connected), Port: 80})
+		f, at := tunnel.NewFlow("tcp", c.address), &net.TCPAddr{IP: net.ParseIP(c.connected), Port: 80}
+		err := d.Allow(f, at)
 		testutil.Equal(t, err != nil, c.denied, "%s at %s is denied (%v)", c.address, c.connected, err)
 		testutil.Holds(t, err == nil || tunnel.FailureOf(err) == tunnel.FailDenied, "%s at %s: %v", c.address, c.connected, err)
+		f.Far = at
+		testutil.Equal(t, d.Still(f) != nil, c.denied, "%s at %s, open, is denied", c.address, c.connected)
 	}
+	testutil.Fails(t, d.Allow(tunnel.NewFlow("tcp", "a.example:80"), tunnel.Addr{Net: "tcp", Text: "pipe"}), "at an address that cannot be judged")
 }
 
 // A resolver that answers differently each time must not get a denied address
