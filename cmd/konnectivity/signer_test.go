@@ -29,5 +29,10 @@ func TestSignerBetweenTwoCAs(t *testing.T) {
 		testutil.Equal(t, ca.Certificate().Equal(order[0].Certificate()), true, "step %d: the first signs", step+1)
 		chain := testutil.Must(ca.Sign(ca.Certificate().PublicKey, pki.Leaf{CommonName: "node-1", Client: true}))(t)
 		testutil.Equal(t, bytes.Count(chain, []byte("BEGIN CERTIFICATE")), 1, "step %d: certificates of a chain", step+1)
+		leaf := testutil.Must(ca.Issue(pki.Leaf{CommonName: "node-1", Client: true}))(t)
+		testutil.NoError(t, os.WriteFile(file, slices.Concat(both, order[1].CertPEM), 0o600))
+		testutil.Equal(t, testutil.Must(f.published())(t), string(both), "step %d: published of one that is there twice", step+1)
+		testutil.NoError(t, os.WriteFile(file, slices.Concat(both, leaf.CertPEM), 0o600))
+		testutil.ErrorSays(t, testutil.Err(f.published()), "of node-1 is not a CA's", "one of an agent")
 	}
 }
