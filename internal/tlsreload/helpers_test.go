@@ -52,14 +52,9 @@ func newCA(t *testing.T) *pki.CA {
 // address.
 func issue(t *testing.T, ca *pki.CA, name string) pki.Pair {
 	t.Helper()
-	return issueFor(t, ca, name, time.Hour)
-}
-
-func issueFor(t *testing.T, ca *pki.CA, name string, lifetime time.Duration) pki.Pair {
-	t.Helper()
 	return testutil.Must(ca.Issue(pki.Leaf{
 		CommonName: name, DNS: []string{"server.test"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP("fe80::1")},
-		Client: true, Server: true, Lifetime: lifetime,
+		Client: true, Server: true, Lifetime: time.Hour,
 	}))(t)
 }
 

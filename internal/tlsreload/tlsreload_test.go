@@ -201,17 +201,7 @@ func TestLenientSourcesWaitForTheirFiles(t *testing.T) {
 	mustPass(t, handshake(t, other.Server(), cc))
 }
 
-func TestExpiredCertificatesAreNamed(t *testing.T) {
-	ca, d := newCA(t), newDir(t)
-	d.put(issueFor(t, ca, "old", -time.Hour), ca)
-	log, hook := logtest.NewNullLogger()
-	source(t, d.files(), tlsreload.Options{Name: "x", Log: log})
-	e := hook.LastEntry()
-	testutil.Holds(t, e != nil && e.Data["file"] == d.file("tls.crt"), "no line names the expired file: %v", e)
-}
-
-// One that expires in use is named as well, once, and the new one too if it is not
-// replaced either.
+// One that expires in use is named, once, and the new one too if it is not replaced either.
 func TestCertificatesThatExpireInUseAreNamedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, d := newCA(t), newDir(t)
