@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -25,19 +24,12 @@ func TestRedirectWithAFullStandardOutput(t *testing.T) {
 	full := testutil.Must(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
 	defer full.Close()
 	o := redirectOptions{port: 1, resolvConf: filepath.Join(t.TempDir(), "none")}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and the thread ends with its network
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = errors.Join(o.run([]string{"10.0.0.0/8"}, full), (&redirectOptions{remove: true}).run(nil, full))
-		}
-		done <- err
-	}()
-	switch err := <-done; {
-	case errors.Is(err, unix.EPERM), err != nil && strings.HasPrefix(err.Error(), "this kernel cannot"):
-		t.Skip("it needs nftables, and a network of its own: ", err)
-	case err != nil:
-		t.Error(err)
+	var err error
+	testutil.InNetwork(t, func() {
+		err = errors.Join(o.run([]string{"10.0.0.0/8"}, full), (&redirectOptions{remove: true}).run(nil, full))
+	})()
+	if err != nil && strings.HasPrefix(err.Error(), "this kernel cannot") {
+		t.Skip("it needs nftables: ", err)
 	}
+	testutil.NoError(t, err)
 }

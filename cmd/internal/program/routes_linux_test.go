@@ -15,15 +15,9 @@ import (
 // needs a network namespace, and so root.
 func TestRoutesAreFollowed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	device, over := make(chan int, 1), make(chan struct{})
-	changed := make(chan struct{}, 1)
-	go func() {
-		defer close(over)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		if unix.Unshare(unix.CLONE_NEWNET) != nil {
-			close(device)
-			return
-		}
+	defer cancel()
+	device, changed := make(chan int, 1), make(chan struct{}, 1)
+	wait := testutil.InNetwork(t, func() {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		testutil.Succeeds(t, err, "a socket in the namespace")
 		device <- fd
@@ -33,13 +27,8 @@ func TestRoutesAreFollowed(t *testing.T) {
 			default:
 			}
 		})
-	}()
-	fd, ok := <-device
-	if !ok {
-		cancel()
-		<-over
-		t.Skip("a network namespace cannot be made here")
-	}
+	})
+	fd := <-device
 	defer unix.Close(fd)
 	loopback := testutil.Must(unix.NewIfreq("lo"))(t)
 	change := func() {
@@ -62,5 +51,5 @@ func TestRoutesAreFollowed(t *testing.T) {
 	change()
 	<-changed
 	cancel()
-	<-over
+	wait()
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -30,21 +29,12 @@ func TestMostRules(t *testing.T) {
 		network := func(of byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, of, i}), 48) }
 		p.To, p.Except, p.DNS = append(p.To, network(1)), append(p.Except, network(2)), append(p.DNS, network(3).Addr())
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and the thread ends with its network
-		err := unix.Unshare(unix.CLONE_NEWNET)
-		if err == nil {
-			err = errors.Join(p.Apply(), p.Apply(), Remove())
-		}
-		done <- err
-	}()
-	switch err := <-done; {
-	case errors.Is(err, unix.EPERM), err != nil && strings.HasPrefix(err.Error(), "this kernel cannot"):
-		t.Skip("it needs nftables, and a network of its own: ", err)
-	case err != nil:
-		t.Error(err)
+	var err error
+	testutil.InNetwork(t, func() { err = errors.Join(p.Apply(), p.Apply(), Remove()) })()
+	if err != nil && strings.HasPrefix(err.Error(), "this kernel cannot") {
+		t.Skip("it needs nftables: ", err)
 	}
+	testutil.NoError(t, err)
 }
 
 func TestErrorsSayWhatToDo(t *testing.T) {
