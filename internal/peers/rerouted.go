@@ -6,35 +6,45 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Rerouter is a Session that can tell what changes of addresses or routes mean for it.
-type Rerouter interface{ Rerouted() }
+// Rerouter is a Session that can tell what changes of addresses or routes mean for it. way
+// returns from which address another is reached now, or none.
+type Rerouter interface {
+	Rerouted(way func(to netip.Addr) (from netip.Addr))
+}
 
 // Rerouted is for a caller who knows that addresses or routes of this machine have changed.
 // Each Rerouter is told. If the way to a server is another one, what failed by the one before is
 // tried again at once.
 func (s *Set[A, S]) Rerouted() {
 	s.mail.post(func() {
+		ways := ways{}
 		for _, m := range s.members {
 			if one, tells := any(m.Session).(Rerouter); tells {
-				one.Rerouted()
+				one.Rerouted(ways.to)
 			}
 		}
-		ways := map[string]netip.Addr{}
+		changed := false
 		for key := range s.addresses {
-			ways[key] = way(key)
-			if ways[key] != s.ways[key] {
-				s.plan.Retry()
+			if at, err := netip.ParseAddrPort(key); err == nil { // else a proxy knows the way
+				changed = ways.to(at.Addr()) != s.ways[at.Addr()] || changed
 			}
+		}
+		if changed {
+			s.plan.Retry()
 		}
 		s.ways = ways
 	})
 }
 
-// way is the address from which this machine would connect to another; none where it cannot, or
-// where a proxy would.
-func way(address string) (from netip.Addr) {
-	if to, err := netip.ParseAddrPort(address); err == nil {
-		from, _ = tunnel.OwnAddr(to.Addr())
+// ways are the addresses from which this machine reaches others: none where it cannot.
+type ways map[netip.Addr]netip.Addr
+
+// to asks the kernel, once for each address.
+func (w ways) to(address netip.Addr) netip.Addr {
+	from, known := w[address]
+	if !known {
+		from, _ = tunnel.OwnAddr(address)
+		w[address] = from
 	}
 	return from
 }

@@ -2,7 +2,6 @@ package peers
 
 import (
 	"context"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -96,10 +95,10 @@ type Set[A any, S Session] struct {
 	plan      *Plan
 	keep      bool // stay connected, and not only serve callers of Now
 	addresses map[string]A
-	ways      map[string]netip.Addr // from which each is reached, as of the last Rerouted
-	members   []*member[A, S]       // in the order they joined
-	changed   bool                  // the snapshot is not what members are
-	pending   int                   // attempts and look-ups under way
+	ways      ways            // as of the last Rerouted
+	members   []*member[A, S] // in the order they joined
+	changed   bool            // the snapshot is not what members are
+	pending   int             // attempts and look-ups under way
 	resolving bool
 	lookAgain time.Time
 	rushing   bool

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -40,7 +41,11 @@ func (c *conn) Close() error { c.end(); return nil }
 
 func (c *conn) Streams() int { return c.streams }
 
-func (c *conn) Rerouted() { c.reroutes++ }
+func (c *conn) Rerouted(way func(to netip.Addr) (from netip.Addr)) {
+	if to := netip.MustParseAddr("127.0.0.1"); way(to) == to {
+		c.reroutes++
+	}
+}
 
 func (c *conn) ServerCount() int {
 	if c.count > 0 {

@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -124,8 +125,8 @@ func (g *Group) Probe() {
 }
 
 // Rerouted ends or probes each lane, as link.Session does.
-func (g *Group) Rerouted() {
-	g.each((*link.Session).Rerouted)
+func (g *Group) Rerouted(way func(to netip.Addr) (from netip.Addr)) {
+	g.each(func(ses *link.Session) { ses.Rerouted(way) })
 }
 
 // Forwards says whether the peer is a server that forwards to others.

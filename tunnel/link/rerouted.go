@@ -6,22 +6,21 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-
-	"konnectivity/tunnel"
 )
 
 // Rerouted is for a caller who knows that addresses or routes of this machine have changed. A link
 // whose own address is gone ends, since nothing is sent from there. One whose peer would now be
-// reached from another address, and was not before, may have lost its way, and is probed.
-func (ses *Session) Rerouted() {
+// reached from another address, and was not before, may have lost its way, and is probed. way
+// returns from which address another is reached, or none.
+func (ses *Session) Rerouted(way func(to netip.Addr) (from netip.Addr)) {
 	own, tcp := ses.sender.conn.LocalAddr().(*net.TCPAddr)
 	peer, _ := ses.sender.conn.RemoteAddr().(*net.TCPAddr)
 	if !tcp || peer == nil {
 		return
 	}
-	source, err := tunnel.OwnAddr(peer.AddrPort().Addr().Unmap())
-	if err != nil {
-		source = netip.IPv6Unspecified() // no way
+	source := way(peer.AddrPort().Addr().Unmap())
+	if !source.IsValid() {
+		source = netip.IPv6Unspecified() // and not that of a link that was never rerouted
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -46,9 +47,12 @@ func TestRerouted(t *testing.T) {
 				arrives = frame{tPing, ack, 0, u64(1)}
 			}
 			time.AfterFunc(time.Second, func() { r.sendQuietly(arrives) })
-			time.AfterFunc(2*time.Second, r.ses.Rerouted) // nothing has changed again
-			r.ses.Probe()                                 // for which anything is enough
-			r.ses.Rerouted()
+			reroute := func() {
+				r.ses.Rerouted(func(to netip.Addr) netip.Addr { from, _ := tunnel.OwnAddr(to); return from })
+			}
+			time.AfterFunc(2*time.Second, reroute) // nothing has changed again
+			r.ses.Probe()                          // for which anything is enough
+			reroute()
 			select {
 			case <-r.ses.Done():
 				testutil.Equal(t, time.Since(began), c.ends.Truncate(time.Second), "the time after which the link ended")
