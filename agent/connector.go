@@ -14,6 +14,7 @@ import (
 	"konnectivity/agent/egress"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
 )
@@ -72,6 +73,7 @@ type connector struct {
 	protos    []string
 	clients   link.Clients
 	path      link.Path
+	lost      lanes.Lost
 
 	mu      sync.Mutex
 	configs map[string]*tls.Config // by server name, so that sessions resume

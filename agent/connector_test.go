@@ -381,7 +381,19 @@ func TestAClockOfTheServerIsNamed(t *testing.T) {
 	testutil.ErrorSays(t, refused, "by the server's clock", "a refusal")
 }
 
-// A lane says that it is one of the link's. Without lanes nothing is said.
+// An agent names the groups that it has lost.
+func TestLostLinksAreNamed(t *testing.T) {
+	server, opts := newServed(t, "server-1", false)
+	runAgent(t, opts)
+	first := server.next().peer.(*link.Session)
+	testutil.Equal(t, first.Peer().Lost, "", "the groups that it has lost at first")
+	first.Replaced() // with no word to the agent
+	second := server.next().peer.(*link.Session).Peer()
+	testutil.Equal(t, second.Lost, first.Peer().Group, "the group that it has lost")
+	testutil.Holds(t, second.Group != second.Lost, "it is in use again")
+}
+
+// A lane says that it is one of the link's. Without lanes nothing is said of them.
 func TestLanesOfOneLink(t *testing.T) {
 	server, opts := newServed(t, "server-1", false)
 	opts.Lanes = 2
@@ -401,5 +413,5 @@ func TestLanesOfOneLink(t *testing.T) {
 	opts.Lanes, opts.Registerer = 1, nil
 	testutil.Must(connectOnce(t, opts))(t)
 	alone := server.next().peer.(*link.Session)
-	testutil.Holds(t, !alone.Lanes() && alone.Peer().Group == "", "an agent without lanes offers them")
+	testutil.Holds(t, !alone.Lanes() && alone.Peer().Group != group, "an agent without lanes offers them")
 }

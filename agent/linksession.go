@@ -26,15 +26,13 @@ func (c *connector) connectLink(ctx context.Context, conn *tls.Conn, to address)
 	if err != nil {
 		return nil, err
 	}
-	if c.opts.Lanes > 1 {
-		hello.Group = lanes.NewID()
-	}
+	hello.Group = lanes.NewID()
 	first, err := c.greet(ctx, conn, hello)
 	if err != nil {
 		return nil, err
 	}
 	g := lanes.New(first, lanes.Options{
-		Max: c.opts.Lanes,
+		ID: hello.Group, Lost: &c.lost, Max: c.opts.Lanes,
 		Dial: func(ctx context.Context) (*link.Session, error) {
 			return c.connectLane(ctx, to, hello.Group)
 		},
@@ -80,7 +78,7 @@ func (c *connector) hello() (link.Hello, error) {
 	}
 	return link.Hello{
 		Role: link.RoleAgent, Software: "konnectivity-agent " + version.Get().Version,
-		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token, Features: features,
+		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token, Features: features, Lost: c.lost.IDs(),
 	}, err
 }
 

@@ -74,7 +74,7 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for _, id := range []string{"one", "two", "red"} {
 		for _, ids := range identifiersOfAll {
-			_, err := blue.agentLink(link.Hello{Role: link.RoleAgent, ID: id, Identifiers: ids, Group: laneGroupOfRed, Features: first.Features})
+			_, err := blue.agentLink(link.Hello{Role: link.RoleAgent, ID: id, Identifiers: ids, Group: laneGroupOfRed, Features: first.Features, Lost: laneGroupOfRed})
 			testutil.Requires(t, err == nil, "blue's agent %q with %q is not taken, and shows nothing: %v", id, ids, err)
 			_, err = blue.agentGRPC(agentHello{id: id, identifiers: ids})
 			testutil.Requires(t, err == nil, "blue's agent %q with %q by gRPC: %v", id, ids, err)

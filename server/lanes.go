@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"sync"
 
 	"konnectivity/internal/memory"
@@ -27,17 +28,30 @@ type laneGroup struct {
 	leave func() // set by the first link, and called by the last
 }
 
+// replaced ends the links of groups that a peer says it has lost, by a link with that key.
+func (b *laneBooks) replaced(key laneKey, lost string) {
+	for group := range slices.Chunk([]byte(lost), link.GroupSize) {
+		key.group = string(group)
+		b.mu.Lock()
+		g := b.known.Get(key)
+		b.mu.Unlock()
+		if g != nil {
+			g.Replaced()
+		}
+	}
+}
+
 // join makes a link a lane: of the group that its peer has, or of a new one, whose first it is.
 func (b *laneBooks) join(key laneKey, ses *link.Session) (g *laneGroup, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	alone := key.group == "" || !ses.Lanes()
-	if g = b.known.Get(key); g != nil && !alone && g.Add(ses) {
-		g.links++
-		return g, false
+	known := b.known.Get(key)
+	if known != nil && ses.Lanes() && known.Add(ses) {
+		known.links++
+		return known, false
 	}
 	g = &laneGroup{Group: lanes.New(ses, lanes.Options{}), key: key, links: 1}
-	if !alone {
+	if key.group != "" && (known == nil || ses.Lanes()) {
 		b.known.Set(key, g)
 	}
 	return g, true
@@ -67,6 +81,7 @@ func (cl *cluster) joinLane(at side, role string, key laneKey, session *link.Ses
 	} else { // the group may have been told before this lane joined
 		cl.peers.tell(lane)
 	}
+	books.replaced(key, session.Peer().Lost) // by now, what they carried has another way
 	return func() {
 		last := books.leave(g)
 		if last {

@@ -273,6 +273,48 @@ func TestLanesOfASidecar(t *testing.T) {
 	has(6, 1)
 }
 
+// A link that its process has lost ends at once, though it answers, and no word is said on it. One
+// that calls itself the same, or knows the group, has no other's link ended.
+func TestLostLinksAreReplaced(t *testing.T) {
+	t.Parallel() // it waits
+	r := startServer(t)
+	group := func(n int) string { return fmt.Sprintf("%0*d", link.GroupSize, n) }
+	own, stranger := r.tls(link.ALPN), r.tlsOf("stranger", link.ALPN)
+	for at, role := range map[string]link.Role{r.agentAt: link.RoleAgent, r.tcp: link.RoleClient} {
+		same := link.Hello{Role: role, ID: "one", Identifiers: "ipv4=10.0.0.1", Features: []string{link.FeatureLanes}}
+		join := func(config *tls.Config, hello link.Hello, n int, lost ...int) *link.Session {
+			hello.Group = group(n)
+			for _, of := range lost {
+				hello.Lost += group(of)
+			}
+			return testutil.Must(r.linked(at, config, link.Config{Hello: hello, Handler: forwarder(echoing)}))(t)
+		}
+		victims := []*link.Session{join(own, same, 0), join(own, same, 0), join(own, same, 1)}
+		another, others := same, same
+		another.ID, others.Identifiers = "two", "ipv4=10.0.0.2"
+		for i, c := range []struct {
+			tls   *tls.Config
+			hello link.Hello
+		}{{stranger, same}, {own, another}, {own, others}} {
+			if role == link.RoleClient && c.hello.ID == same.ID && c.tls == own {
+				continue // it is the same
+			}
+			before := join(c.tls, c.hello, 10+i)
+			join(c.tls, c.hello, 20+i, 0, 1, 10+i)
+			testutil.Receive(t, "the forger's own link ends, behind others'", before.Done())
+		}
+		for _, ses := range victims {
+			testutil.NoError(t, ses.Err())
+		}
+		next := join(own, same, 2, 99, 0)
+		for _, ses := range victims[:2] {
+			testutil.Receive(t, "the link ends", ses.Done())
+			testutil.Equal(t, tunnel.LossOf(ses.Err()), tunnel.LossCut, "why, as far as its peer knows")
+		}
+		testutil.Holds(t, victims[2].Err() == nil && next.Err() == nil, "a link ended that was not lost: %v, %v", victims[2].Err(), next.Err())
+	}
+}
+
 // A lane that an agent adds later hears what was told while it shook hands.
 func TestLateLaneOfAnAgentIsTold(t *testing.T) {
 	r := startServer(t)

@@ -80,6 +80,7 @@ type connector struct {
 	hello   link.Hello
 	servers *directory
 	health  *health
+	lost    lanes.Lost
 	offer   func(*linkSession) // hands over a link that a connectSession found
 }
 
@@ -160,15 +161,13 @@ func linked(l *linkSession, err error) (session, error) {
 // linkOver makes a link of h, which it takes over.
 func (c *connector) linkOver(ctx context.Context, h handshaken) (*linkSession, error) {
 	hello := c.hello
-	if c.opt.Lanes > 1 {
-		hello.Group = lanes.NewID()
-	}
+	hello.Group = lanes.NewID()
 	first, err := c.greet(ctx, h, hello)
 	if err != nil {
 		return nil, err
 	}
 	g := lanes.New(first, lanes.Options{
-		Max:  c.opt.Lanes,
+		ID: hello.Group, Lost: &c.lost, Max: c.opt.Lanes,
 		Dial: func(ctx context.Context) (*link.Session, error) { return c.lane(ctx, h.addr, hello) },
 	})
 	c.health.note(nil)
@@ -299,5 +298,6 @@ func (c *connector) greet(ctx context.Context, h handshaken, hello link.Hello) (
 		_ = h.Close()
 		return nil, err
 	}
+	hello.Lost = c.lost.IDs()
 	return link.Connect(ctx, h.Conn, link.Config{Hello: hello, Budget: c.budget, Log: c.opt.Log})
 }

@@ -54,7 +54,6 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	s := client(t, at("192.0.2.1", plain.Addr()), nil)
 	testutil.NoError(t, roundTrip(t, s))
 	got := plain.Peers()[0]
-	testutil.Equal(t, got.Group, "", "the group, without the flag")
 	testutil.Equal(t, len(got.Features), 0, "features, without the flag")
 	before := newFake(t)
 	before.NoLanes = true
@@ -71,6 +70,17 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	testutil.Equal(t, old.Connects.Load(), 3, "CONNECTs at it")
 	_, err := s.connector.lane(t.Context(), s.connector.servers.addrs[0], s.connector.hello)
 	testutil.Fails(t, err, "its lane")
+}
+
+// A sidecar names the groups that it has lost.
+func TestLostLinksAreNamed(t *testing.T) {
+	server := newFake(t).Start(t)
+	runLinked(t, client(t, at("192.0.2.1", server.Addr()), nil), 1)
+	server.Cut()
+	testutil.Eventually(t, "another link", func() bool { return len(server.Peers()) == 2 })
+	first, second := server.Peers()[0], server.Peers()[1]
+	testutil.Equal(t, first.Lost, "", "the groups that it has lost at first")
+	testutil.Equal(t, second.Lost, first.Group, "the group that it has lost")
 }
 
 // A server that goes is left by all lanes.

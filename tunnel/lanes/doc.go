@@ -9,7 +9,8 @@
 // (dial.go) and has the methods of a link.Session that its users need (session.go).
 //
 // A lane is open, draining by its peer's wish, dropped by this side's, or ended. A Group
-// lasts until its last lane has ended, or until Close.
+// lasts until its last lane has ended, or until Close. The next link names one that was lost
+// (lost.go), since its peer may still believe in it.
 //
 // The Groups of agents and sidecars make links (agent/linksession.go,
 // adapters/uplink/connector.go); the server puts those that belong together into one

@@ -14,6 +14,11 @@ import (
 
 // Options say how a Group is kept.
 type Options struct {
+	// ID is the Group's in HELLO, which is added to Lost once the last lane is lost; nil: the
+	// peer makes the links, and names those that are lost.
+	ID   string
+	Lost *Lost
+
 	// Max bounds the lanes; with 1 or less, the first link is the only one.
 	Max int
 
@@ -168,6 +173,9 @@ func (g *Group) remove(l *lane) (rest []*lane) {
 	switch {
 	case len(g.lanes) == 0:
 		g.last = l
+		if g.opt.Lost != nil && !g.closed { // before others hear of the end, and make another link
+			g.opt.Lost.add(g.opt.ID)
+		}
 		g.ends.Happen()
 	case !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drops }):
 		return slices.Clone(g.lanes)

@@ -129,6 +129,9 @@ func (g *Group) Rerouted(way func(to netip.Addr) (from netip.Addr)) {
 	g.each(func(ses *link.Session) { ses.Rerouted(way) })
 }
 
+// Replaced ends each lane at once, as link.Session does.
+func (g *Group) Replaced() { g.each((*link.Session).Replaced) }
+
 // Forwards says whether the peer is a server that forwards to others.
 func (g *Group) Forwards() bool { return g.first().Forwards() }
 

@@ -44,6 +44,10 @@ type Hello struct {
 	// Group is what the links of one process to one server have in common if
 	// they are lanes of one (§10): GroupSize bytes, or none.
 	Group string
+
+	// Lost are the groups of which this side had links and has none any more, at most
+	// MaxLost, one behind the other: the peer may not know that yet (§6).
+	Lost string
 }
 
 // MaxID bounds a peer's id (§14). Node names (253) and UUIDs fit with room; an id is repeated in
@@ -60,6 +64,9 @@ func (h Hello) CheckID() error {
 
 // GroupSize is how long a Hello's Group is, in bytes.
 const GroupSize = 16
+
+// MaxLost is how many groups count that a Hello says are lost.
+const MaxLost = 64
 
 // Serving is what a server says of the agents behind it.
 type Serving struct {
@@ -88,6 +95,7 @@ func (h *Hello) fields(c *coder) {
 	h.Identifiers = c.text(4, h.Identifiers, maxPayload)
 	h.Token = c.text(5, h.Token, maxPayload)
 	h.Group, _ = c.string(9, "16 bytes", h.Group, GroupSize+1, h.Group != "")
+	h.Lost, _ = c.string(10, "16 bytes", h.Lost, MaxLost*GroupSize, h.Lost != "")
 	servers := c.number(6, 4, uint64(min(h.ServerCount, math.MaxInt32)), h.ServerCount > 0)
 	h.ServerCount = int(min(servers, math.MaxInt32))
 	h.Serving.Why, h.Serving.Told = c.string(8, "text", h.Serving.Why, maxText, h.Serving.Told)

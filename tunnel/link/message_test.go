@@ -93,6 +93,16 @@ func TestGroupOfHello(t *testing.T) {
 	}
 }
 
+// Of groups that are lost, as many are taken as may be sent.
+func TestLostGroupsOfHello(t *testing.T) {
+	ids := strings.Repeat("0123456789abcdef", MaxLost)
+	payload := testutil.Must(Hello{Role: RoleAgent, Lost: ids + ids}.encode())(t)
+	var got Hello
+	testutil.NoError(t, got.decode(append(payload, appendField(nil, 10, []byte(ids+"x"))...)))
+	testutil.Equal(t, got.Lost, ids, "the groups")
+	testutil.Equal(t, len(payload), len(ids)+9, "bytes that are sent")
+}
+
 // No count of servers becomes another, smaller one on the way.
 func TestCountOfServersInHello(t *testing.T) {
 	for _, count := range []int{1, 256, math.MaxInt32, math.MaxInt, math.MaxInt &^ 0xfffffff0} {

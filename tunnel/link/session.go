@@ -376,6 +376,10 @@ func (ses *Session) CloseWith(code GoAwayCode, text string) error {
 	return nil
 }
 
+// Replaced ends the session at once, without a word to the peer, which has lost it and has made
+// another.
+func (ses *Session) Replaced() { ses.fail(errDuplicate) }
+
 // unread is for how long the peer, which closes the link at a GOAWAY, is waited for by a Close that
 // began then: a connection that is closed while its peer writes fails there, and resets that it has
 // not read are lost.
