@@ -65,17 +65,20 @@ func (c *conn) left() bool {
 	return c.backend.Ends().Happened() && !errors.Is(c.backend.Err(), link.ErrClosed)
 }
 
-// doubtLater has the connections doubted that an agent had before c, should c stay,
-// until stop.
-func (r *Registry) doubtLater(c *conn, before []*conn) (stop func()) {
-	if len(before) == 0 {
+// doubtLater doubts the connections that an agent had before c, and warns of other, which has the
+// same id, unless one of the two ends soon, or stop is called.
+func (r *Registry) doubtLater(c, other *conn, before []*conn) (stop func()) {
+	if other == nil {
 		return func() {}
 	}
 	timer := time.AfterFunc(stayTime, func() {
 		if r.stays(c) {
 			doubt(before)
+			if !other.over() {
+				r.warnOfTwo(c.agent, other.agent)
+			}
 		}
-		before = nil // stop, and so the timer with it, is kept for as long as c
+		other, before = nil, nil // stop, and so the timer with it, is kept for as long as c
 	})
 	return func() { timer.Stop() }
 }

@@ -134,9 +134,6 @@ func (r *Registry) Join(a Agent, b Backend) Joined {
 	c := &conn{agent: a, route: a.route(), backend: b, since: time.Now()}
 	r.mu.Lock()
 	other := r.index.first(a)
-	if other != nil {
-		r.warnOfTwo(a, other.agent)
-	}
 	before := r.index.of(a)
 	r.index.join(c)
 	r.lost.forget(a)
@@ -147,7 +144,7 @@ func (r *Registry) Join(a Agent, b Backend) Joined {
 	// Nothing runs for a connection that does nothing: a server has thousands.
 	ended := b.Ends().Then(func() { r.leave(c) }) // even if its owner is slow to call leave
 	drained := b.Drains().Then(func() { r.drains(c) })
-	stop := r.doubtLater(c, before)
+	stop := r.doubtLater(c, other, before)
 	return Joined{other == nil, sync.OnceValue(func() (last bool) {
 		stop()
 		last = r.leave(c)

@@ -519,6 +519,8 @@ func TestAnIdIsNoProof(t *testing.T) {
 			for who, b := range backends {
 				testutil.AtLeast(t, b.dials.Load(), 40, "%s came first: dials of the %s agent", order[0], who)
 			}
+			time.Sleep(stayTime)
+			synctest.Wait()
 			testutil.Contains(t, lines.String(), "different certificates use the same id", "the log says")
 		})
 	}
