@@ -192,11 +192,15 @@ func (s *simulation) fault() {
 		s.hushed.Store(true)
 		h.wire.hold(0, true)
 		h.wire.hold(1, true)
-	case n < 82: // the server is to leave
+	case n < 78: // a side leaves it, of which the server hears nothing
+		h.wire.hold(0, true)
+		h.wire.hold(1, true)
+		h.a.Replaced()
+	case n < 84: // the server is to leave
 		if near := v.get(toOpener); near.a != nil {
 			s.ends[0].Move(near.a)
 		}
-	case n < 88:
+	case n < 89:
 		s.moveBulk()
 	case n < 94:
 		s.again(v)

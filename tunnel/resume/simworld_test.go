@@ -88,13 +88,22 @@ func (v *relayer) away() time.Duration {
 
 // keep has it linked to one of its sides until the simulation stops.
 func (v *relayer) keep(near bool, rnd *rand.Rand) {
+	var before hop
 	for !tunnel.Closed(v.s.stop) {
 		v.link(near)
 		h := v.get(near)
+		if before.b != nil {
+			v.replace(before, rnd)
+			before = hop{}
+		}
 		select {
 		case <-h.a.Done():
 		case <-h.b.Done():
 		case <-v.s.stop:
+		}
+		if tunnel.Closed(h.a.Done()) && !tunnel.Closed(h.b.Done()) {
+			before = h // of which the server hears by the next link
+			continue
 		}
 		if rnd.IntN(2) == 0 { // each of them notices in its time
 			for _, end := range []*link.Session{h.a, h.b} {
@@ -108,6 +117,21 @@ func (v *relayer) keep(near bool, rnd *rand.Rand) {
 		v.s.sleep(upTo(rnd, 300*time.Millisecond))
 		v.s.sleep(v.away())
 	}
+	if before.b != nil {
+		before.close()
+	}
+}
+
+// replace ends a link that the other side says it has lost. Before that, there are streams on both
+// links, and late bytes may arrive.
+func (v *relayer) replace(lost hop, rnd *rand.Rand) {
+	if v.s.sleep(upTo(rnd, 20*time.Millisecond)); rnd.IntN(2) == 0 {
+		lost.wire.hold(0, false)
+		lost.wire.hold(1, false)
+		v.s.sleep(upTo(rnd, 20*time.Millisecond))
+	}
+	lost.b.Replaced()
+	lost.close()
 }
 
 func (s *simulation) sleep(d time.Duration) {

@@ -106,7 +106,7 @@ func (e *wireEnd) Write(p []byte) (n int, err error) {
 	defer e.mu.Unlock()
 	for out := &e.way[1-e.who]; ; e.cond.Wait() {
 		switch {
-		case e.dead || e.torn || out.shut:
+		case e.dead || e.torn || out.shut && !out.held:
 			return n, io.ErrClosedPipe
 		case out.fin:
 			return n, net.ErrClosed
