@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/logging"
@@ -497,6 +498,25 @@ func TestPickLooksAtTwo(t *testing.T) {
 		looks += f.looks.Load()
 	}
 	testutil.AtMost(t, looks, 2*picks, "agents that were looked at")
+}
+
+// An agent that comes back by another address is no second one of its id, unless the link of before
+// goes on.
+func TestAnAgentThatComesBackIsNoSecond(t *testing.T) {
+	for _, goesOn := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			log, lines := logtest.NewNullLogger()
+			r, before := New(nil, []Strategy{Default}, log), newFake("before")
+			defer r.Join(Agent{ID: "node-1", Remote: "192.0.2.1:1"}, before).Leave()
+			defer r.Join(Agent{ID: "node-1", Remote: "192.0.2.2:1"}, newFake("back")).Leave()
+			if !goesOn {
+				before.end()
+			}
+			time.Sleep(stayTime)
+			synctest.Wait()
+			testutil.Equal(t, testutil.Lines(lines, "two agents on different hosts") > 0, goesOn, "there is a warning")
+		})
+	}
 }
 
 // TestAnIdIsNoProof: an agent that calls itself like another but is somebody
