@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"context"
 	"net/netip"
 
 	"konnectivity/tunnel"
@@ -13,8 +14,8 @@ type Rerouter interface {
 }
 
 // Rerouted is for a caller who knows that addresses or routes of this machine have changed.
-// Each Rerouter is told. If the way to a server is another one, what failed by the one before is
-// tried again at once.
+// Each Rerouter is told. If the way to a server is another one, what failed by the one before, or is
+// being tried, is tried again at once.
 func (s *Set[A, S]) Rerouted() {
 	s.mail.post(func() {
 		ways := ways{}
@@ -30,6 +31,8 @@ func (s *Set[A, S]) Rerouted() {
 			}
 		}
 		if changed {
+			s.leave()
+			s.way, s.leave = context.WithCancel(s.ctx)
 			s.plan.Retry()
 		}
 		s.ways = ways

@@ -91,7 +91,9 @@ type Set[A any, S Session] struct {
 	busy     atomic.Bool  // it keeps connected, or attempts or look-ups are under way
 
 	// Owned by the loop.
-	ctx       context.Context // of all work; it ends with Run
+	ctx       context.Context    // of all work; it ends with Run
+	way       context.Context    // of attempts; it ends with ctx, or when the ways change
+	leave     context.CancelFunc // ends way
 	plan      *Plan
 	keep      bool // stay connected, and not only serve callers of Now
 	addresses map[string]A
@@ -140,6 +142,7 @@ func (s *Set[A, S]) Run(ctx context.Context) {
 	var cancel context.CancelFunc
 	s.ctx, cancel = context.WithCancel(ctx)
 	defer cancel()
+	s.way, s.leave = context.WithCancel(s.ctx)
 	s.plan = NewPlan(s.cfg.Policy, time.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -208,22 +211,23 @@ func (s *Set[A, S]) step(now time.Time) (wake time.Time) {
 
 // attempt connects because the Plan says so.
 func (s *Set[A, S]) attempt(to A) {
+	way := s.way
 	s.background(func() func() {
-		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ConnectTimeout)
+		ctx, cancel := context.WithTimeout(way, s.cfg.ConnectTimeout)
 		defer cancel()
 		session, err := s.cfg.Connect(ctx, to)
-		return func() { s.attempted(to, session, err) }
+		return func() { s.attempted(to, session, err, way) }
 	})
 }
 
 // attempted takes in how an attempt went.
-func (s *Set[A, S]) attempted(to A, session S, err error) {
+func (s *Set[A, S]) attempted(to A, session S, err error, way context.Context) {
 	key := s.cfg.Key(to)
 	s.plan.Done(key)
 	switch {
 	case err == nil:
 		s.joinWanted(to, session)
-	case s.ctx.Err() == nil:
+	case way.Err() == nil: // else nothing is known of the present one
 		first, needless := s.plan.Failed(key, time.Now())
 		if s.cfg.Events.Failed != nil {
 			s.cfg.Events.Failed(Failure[A]{to, err, first, needless})

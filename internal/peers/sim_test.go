@@ -62,6 +62,7 @@ type world struct {
 	random *rand.Rand
 	behind map[string][]string // address -> servers
 	up     map[string]bool
+	hangs  string               // an address that swallows attempts
 	hidden map[string]bool      // addresses that the names do not have now
 	alone  map[string]time.Time // when an address was the only one of several servers last
 	conns  map[*conn]bool
@@ -83,11 +84,16 @@ func (w *world) count() (n int) {
 	return n
 }
 
-func (w *world) connect(_ context.Context, address string) (*conn, error) {
+func (w *world) connect(ctx context.Context, address string) (*conn, error) {
 	time.Sleep(10 * time.Millisecond)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dials++
+	if w.hangs == address {
+		w.mu.Unlock()
+		<-ctx.Done()
+		w.mu.Lock()
+	}
 	var up []string
 	for _, server := range w.behind[address] {
 		if w.up[server] {
@@ -371,24 +377,27 @@ func TestRetry(t *testing.T) {
 }
 
 // Once routes have changed, sessions that can tell what it means for them are told, and what
-// failed is tried again at once if another way leads there now, as it is known from then on.
+// failed, or has no answer yet, is tried again at once if another way leads there now, as it is known
+// from then on.
 func TestRerouted(t *testing.T) {
 	const there, away = "127.0.0.1:1", "127.0.0.1:2"
 	policy := all
 	policy.ProbeEvery, policy.Base, policy.Limit = nil, time.Hour, time.Hour
-	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{there: {"1"}, away: {"2"}}, up: map[string]bool{"1": true}}
-	running(t, w, policy, func(t *testing.T, s *Set[string, *conn]) {
-		s.Keep()
-		time.Sleep(time.Second)
-		for _, want := range []int{1, 0} {
-			before := w.dialed()
-			s.Rerouted()
+	for _, hangs := range []string{"", away} {
+		w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{there: {"1"}, away: {"2"}}, up: map[string]bool{"1": true}, hangs: hangs}
+		running(t, w, policy, func(t *testing.T, s *Set[string, *conn]) {
+			s.Keep()
 			time.Sleep(time.Second)
-			testutil.Equal(t, w.dialed()-before, want, "attempts at once")
-		}
-		synctest.Wait()
-		testutil.Equal(t, s.Members()[0].Session.reroutes, 2, "times that a session was told")
-	})
+			for _, want := range []int{1, 0} {
+				before := w.dialed()
+				s.Rerouted()
+				time.Sleep(time.Second)
+				testutil.Equal(t, w.dialed()-before, want, "attempts at once, where %q hangs", hangs)
+			}
+			synctest.Wait()
+			testutil.Equal(t, s.Members()[0].Session.reroutes, 2, "times that a session was told")
+		})
+	}
 }
 
 // All callers of Now share one Rush, and its outcome.
