@@ -287,7 +287,10 @@ func TestLostLinksAreReplaced(t *testing.T) {
 			for _, of := range lost {
 				hello.Lost += group(of)
 			}
-			return testutil.Must(r.linked(at, config, link.Config{Hello: hello, Handler: forwarder(echoing)}))(t)
+			ses := testutil.Must(r.linked(at, config, link.Config{Hello: hello, Handler: forwarder(echoing)}))(t)
+			_, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "refused:1"))
+			testutil.Fails(t, err, "a dial, which is answered once the link has joined")
+			return ses
 		}
 		victims := []*link.Session{join(own, same, 0), join(own, same, 0), join(own, same, 1)}
 		another, others := same, same
