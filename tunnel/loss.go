@@ -12,13 +12,17 @@ type LossCause uint8
 
 // The causes of a loss.
 const (
-	LossUnknown  LossCause = iota // another process lost it, or lost something else than a link
-	LossCut                       // the connection failed, or ended without a word
-	LossSilent                    // the peer sent nothing, or took nothing, for too long
-	LossClosed                    // the peer said that it closes the link
-	LossViolated                  // either side broke the protocol
-	LossReplaced                  // another link, or another stream, has taken its place
-	LossLocal                     // this process closed the link
+	LossUnknown LossCause = iota // another process lost it, or lost something else than a link
+
+	// From here to LossReplaced: those of LinkLossCauses.
+
+	LossCut      // the connection failed, or ended without a word
+	LossSilent   // the peer sent nothing, or took nothing, for too long
+	LossClosed   // the peer said that it closes the link
+	LossViolated // either side broke the protocol
+	LossReplaced // another link, or another stream, has taken its place
+
+	LossLocal // this process closed the link
 
 	lossEnd // stays last: one more than the last cause
 )
@@ -28,6 +32,9 @@ const LossCauses = int(lossEnd)
 
 // AllLossCauses are the causes in the order of their numbers.
 func AllLossCauses() iter.Seq[LossCause] { return between(LossUnknown, lossEnd) }
+
+// LinkLossCauses are those for which links are lost: a link that this process closes is not.
+func LinkLossCauses() iter.Seq[LossCause] { return between(LossCut, LossReplaced+1) }
 
 // lossTable holds what each cause is called in metrics and sentences.
 var lossTable = [lossEnd]name{

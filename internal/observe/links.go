@@ -65,7 +65,7 @@ func NewLinks(prefix string, peers ...string) *Links {
 		func(s *sum) float64 { return float64(s.Resets) })
 	figures.Add(counter, "lost_total", "Count of TCP connections of native links that were lost, by kind of peer and cause.", func(sums map[string]*sum, tell Tell) {
 		for peer, all := range sums {
-			for cause := tunnel.LossCut; cause < tunnel.LossLocal; cause++ { // a link that this side closes is not lost
+			for cause := range tunnel.LinkLossCauses() {
 				tell(float64(all.Lost[cause]), peer, cause.Label())
 			}
 		}
