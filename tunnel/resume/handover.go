@@ -312,7 +312,7 @@ func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) 
 		far = tunnel.With(far, tunnel.Parts{Local: c.dest[0], Remote: c.dest[1]})
 		use = func() { c.serve(life, next(far), s) }
 	}
-	c.status.Store(&tunnel.ResumeStatus{Lost: time.Now(), Loss: tunnel.LossReplaced})
+	c.status.Store(&tunnel.ResumeStatus{Lost: time.Now(), Loss: c.m.Loss()})
 	c.mu.Lock() // its opener may have found it before it is complete
 	defer c.mu.Unlock()
 	err := m.add(c, nil)

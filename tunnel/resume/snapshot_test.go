@@ -101,6 +101,15 @@ func TestAdoptedConnectionsAreTheirClients(t *testing.T) {
 	testutil.Holds(t, got == mine && got != other, "it counts in another's part")
 }
 
+// The next agent counts what it resumes as moved, not as lost (docs/metrics.md).
+func TestAdoptedConnectionsHaveMoved(t *testing.T) {
+	m := New(Options{Window: time.Minute})
+	defer m.Wait()
+	defer m.Close()
+	testutil.NoError(t, m.Adopt(Snapshot{Window: time.Minute, Ended: true, Left: true}, nil, nil))
+	testutil.Equal(t, m.all()[0].ResumeStatus().Loss, tunnel.LossReplaced, "why it has no carrier")
+}
+
 // What a Manager that is closed cannot adopt is reset.
 func TestAdoptedTooLate(t *testing.T) {
 	m := New(Options{Window: time.Minute})
