@@ -30,7 +30,6 @@ func TestSpecNamesFileAndField(t *testing.T) {
 		{"long rule", "serverNames: [a.example]\npolicy: {deny: ['" + strings.Repeat("*é", 5000) + "']}", "tenant.yaml: policy.deny: "},
 		{"wrong kind below", "serverNames: [a.example]\nbounds: {connections: many}", "tenant.yaml: bounds.connections: want a whole number, not a string"},
 		{"API servers of both kinds", "serverNames: [a.example]\napiServers: [agent, 'a:1']", "tenant.yaml: apiServers: agent,a:1: either addresses or agent, not both"},
-		{"negative bound", "serverNames: [a.example]\nbounds: {dialsPerSecond: -1}", "tenant.yaml: bounds.dialsPerSecond: -1: want a number from 1"},
 		{"no names", "serverNames: []", "tenant.yaml: serverNames: a tenant needs a name"},
 		{"wildcard", "serverNames: ['*.example']", "tenant.yaml: serverNames[0]: \"*.example\": wildcards are not accepted"},
 		{"address", "serverNames: [a.example, 10.0.0.1]", "tenant.yaml: serverNames[1]: \"10.0.0.1\" is an address"},
@@ -43,9 +42,7 @@ func TestSpecNamesFileAndField(t *testing.T) {
 		{"deny", "serverNames: [a.example]\npolicy: {deny: ['10.0.0.0/99']}", "tenant.yaml: policy.deny: "},
 		{"half of tokens", "serverNames: [a.example]\ntokens: {kubeconfig: k, namespace: ns, serviceAccount: sa}", "tenant.yaml: tokens.audience: it is missing"},
 		{"kubeconfig elsewhere", "serverNames: [a.example]\ntokens: {kubeconfig: ../k, namespace: ns, serviceAccount: sa, audience: a}", "tenant.yaml: tokens.kubeconfig: \"../k\": want the plain name of a file"},
-		{"negative memory", "serverNames: [a.example]\nbounds: {memoryMiB: -1}", "tenant.yaml: bounds.memoryMiB: -1: want a number from 1"},
 		{"much memory", "serverNames: [a.example]\nbounds: {memoryMiB: 9000000000000}", "tenant.yaml: bounds.memoryMiB: 9000000000000: want 1048576 at most"},
-		{"negative bandwidth", "serverNames: [a.example]\nbounds: {mbitPerSecond: -1}", "tenant.yaml: bounds.mbitPerSecond: -1: want a number from 1"},
 		{"much bandwidth", "serverNames: [a.example]\nbounds: {mbitPerSecond: 9000000000000}", "tenant.yaml: bounds.mbitPerSecond: 9000000000000: want 1000000 at most"},
 		{"part of a megabit", "serverNames: [a.example]\nbounds: {mbitPerSecond: 0.5}", "tenant.yaml: bounds.mbitPerSecond: want a whole number"},
 		{"port", "serverNames: [a.example]\nlisten: {agentPort: 70000}", "tenant.yaml: listen.agentPort: 70000: want a port from 1 to 65535"},
@@ -69,6 +66,14 @@ func TestSpecNamesFileAndField(t *testing.T) {
 				testutil.Requires(t, fmt.Sprint(again) == fmt.Sprint(err), "then %v", again)
 			}
 		})
+	}
+}
+
+func TestEveryBoundIsChecked(t *testing.T) {
+	for field := range reflect.TypeFor[Bounds]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		_, err := ParseSettings(fmt.Appendf(nil, "serverNames: [a.example]\nbounds: {%s: -1}", name))
+		testutil.ErrorSays(t, err, "tenant.yaml: bounds."+name+": -1: want a number from 1", name)
 	}
 }
 
