@@ -63,7 +63,7 @@ var tenantFamilies = []tenantFamily{
 func one(value func(*cluster) float64) []tenantSeries { return []tenantSeries{{nil, value}} }
 
 func byBound() (all []tenantSeries) {
-	for b := range limits.Bound(limits.Bounds) {
+	for b := range limits.Bound(limits.BoundKinds) {
 		all = append(all, tenantSeries{pair("bound", b.String()), func(cl *cluster) float64 { return float64(cl.traffic.bounds[b].Load()) }})
 	}
 	return all

@@ -15,7 +15,7 @@ type traffic struct {
 	totals  tunnel.Totals
 	dialed  atomic.Int64 // with success
 	failed  atomic.Int64
-	bounds  [limits.Bounds]atomic.Int64 // of those that failed, by the bound that refused them
+	bounds  [limits.BoundKinds]atomic.Int64 // of those that failed, by the bound that refused them
 	opened  atomic.Int64
 	closed  atomic.Int64
 	refused atomic.Int64 // agents

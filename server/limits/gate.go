@@ -128,12 +128,12 @@ const (
 	MemoryMiB Bound = iota
 	Connections
 	DialsPerSecond
-	Bounds = iota
+	BoundKinds = iota
 )
 
 // String is its name among the tenant's settings.
 func (b Bound) String() string {
-	return [Bounds]string{"memoryMiB", "connections", "dialsPerSecond"}[b]
+	return [BoundKinds]string{"memoryMiB", "connections", "dialsPerSecond"}[b]
 }
 
 // boundError says which bound was reached.
