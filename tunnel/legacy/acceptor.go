@@ -53,7 +53,7 @@ func (a *acceptor) handle(packet *client.Packet) {
 		id := packet.GetCloseRequest().GetConnectID()
 		if c := a.mux.get(id); c != nil {
 			c.closeRequested()
-		} else {
+		} else if c := a.mux.get(-id); c == nil || !c.out.answered() {
 			a.unknown(id)
 		}
 	default:

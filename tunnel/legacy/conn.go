@@ -12,13 +12,22 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// firstData is how long data waits after DIAL_RSP, unless the client
-// speaks first. konnectivity-client drops DATA that comes before its
+// firstData is how long data and an end wait after DIAL_RSP, unless the client
+// speaks first. konnectivity-client drops what comes before its
 // dialing goroutine has run (client.go, serve and dialContext), and
 // upstream's server can write it before its "200 Connection Established"
-// (pkg/server/tunnel.go). Nothing tells when that was; on an overloaded
-// machine 25 ms were too few.
+// (pkg/server/tunnel.go). Nothing tells when that was. But a client's process
+// may stand still for longer, and then finds both at once: so its time begins as it
+// answers a question behind DIAL_RSP, by which the goroutine can run, and half-way it is
+// asked again.
 const firstData = 100 * time.Millisecond
+
+// questions is how many a client is asked.
+const questions = 2
+
+// answerTime is how long a client may take to answer. Versions of
+// konnectivity-client before v0.1.1 may not.
+const answerTime = 10 * time.Second
 
 // conn is one end of a connection: the opener's, which asked for it, or the server's,
 // which serves it. Its closer decides how it ends; doc.go has the tables.
@@ -73,17 +82,21 @@ func newConn(m *mux, id int64, r *role) *conn {
 }
 
 // announce adds a server's connection to the mux and sends DIAL_RSP. The first data for
-// an old peer waits for firstData.
+// an old peer waits: see firstData.
 func (c *conn) announce(random int64) error {
 	old := !c.end.duplex
+	asks := 0
+	if c.in.block { // a client's stream
+		asks = questions
+	}
 	if old {
-		c.out.gate()
+		c.out.gate(asks)
 	}
 	if _, lost := c.m.add(c.id, c); lost != nil {
 		return lost
 	}
 	c.m.sender.tellThen(dialResponse(random, c.id, ""), func() {
-		if old {
+		if old && asks == 0 {
 			time.AfterFunc(firstData, c.out.open)
 		}
 	})

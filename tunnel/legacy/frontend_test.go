@@ -231,11 +231,57 @@ func TestDataWaitsForTheClientsDial(t *testing.T) {
 	r := newRig(t, Limits{})
 	c, _ := r.rawFrontend(t)
 	address := testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) })
-	start := time.Now() // the answer comes in a moment
 	c.send(dialRequest(1, "tcp", address))
-	c.want(client.PacketType_DIAL_RSP)
-	c.want(client.PacketType_DATA)
+	dialed := c.want(client.PacketType_DIAL_RSP)
+	start := time.Now() // of the pauses, in which nothing but a question comes
+	c.answer(dialed)
+	testutil.Equal(t, string(c.want(client.PacketType_DATA).GetData().Data), "first", "what comes then")
 	testutil.AtLeast(t, time.Since(start), firstData/2, "time from DIAL_RSP to data")
+}
+
+// answer does as konnectivity-client does with the questions behind DIAL_RSP.
+func (p *rawPeer) answer(dialed *client.Packet) {
+	p.t.Helper()
+	for range questions {
+		id := p.want(client.PacketType_DATA).GetData().ConnectID
+		testutil.Equal(p.t, id, -dialed.GetDialResponse().ConnectID, "the connection that is asked about")
+		p.send(closeRequest(id))
+	}
+}
+
+// A client whose process stood still as the dial was answered reads all that a destination which
+// speaks first has sent, and its end.
+func TestClientThatStoodStillLosesNothing(t *testing.T) {
+	r := newRig(t, Limits{})
+	stoodStill := grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := streamer(ctx, desc, cc, method, opts...)
+		return &stillStream{s}, err
+	})
+	for _, want := range [][]byte{pattern(300 << 10), nil} {
+		address := testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Write(want) })
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() {
+				tun := testutil.Must(konnectivity.CreateSingleUseGrpcTunnelWithContext(t.Context(), context.Background(), "passthrough:rig", append(r.dialOptions(), stoodStill)...))(t)
+				c := testutil.Must(tun.DialContext(t.Context(), "tcp", address))(t)
+				defer c.Close()
+				got := testutil.Must(io.ReadAll(c))(t)
+				testutil.Equal(t, bytes.Equal(got, want), true, "%d bytes are the %d that were sent", len(got), len(want))
+			})
+		}
+		wg.Wait()
+	}
+}
+
+// stillStream hands over DIAL_RSP late, with what has come behind it.
+type stillStream struct{ grpc.ClientStream }
+
+func (s *stillStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if p, ok := m.(*client.Packet); ok && err == nil && p.Type == client.PacketType_DIAL_RSP {
+		time.Sleep(3 * firstData)
+	}
+	return err
 }
 
 func TestDialIsCancelledWithItsStream(t *testing.T) {
@@ -299,7 +345,7 @@ func TestResetBehindTheFirstData(t *testing.T) {
 		}
 		_ = c.SetLinger(0)
 	})))
-	c.want(client.PacketType_DIAL_RSP)
+	c.answer(c.want(client.PacketType_DIAL_RSP))
 	testutil.Equal(t, string(c.want(client.PacketType_DATA).GetData().Data), "go away", "what came")
 	rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse()
 	testutil.Equal(t, rsp.Error != "", true, "it is closed with an error")

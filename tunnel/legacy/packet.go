@@ -53,6 +53,15 @@ func dialClose(random int64) *client.Packet {
 	}
 }
 
+// question is what a client that has taken the answer to its dial, for the connection id, and
+// goes on reading, answers by CLOSE_REQ: DATA of a connection that it has never known.
+func question(id int64) *client.Packet {
+	return &client.Packet{
+		Type:    client.PacketType_DATA,
+		Payload: &client.Packet_Data{Data: &client.Data{ConnectID: -id}},
+	}
+}
+
 func closeRequest(id int64) *client.Packet {
 	return &client.Packet{
 		Type:    client.PacketType_CLOSE_REQ,

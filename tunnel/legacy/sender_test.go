@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -104,6 +105,28 @@ func TestWaitingWriterIsWoken(t *testing.T) {
 			end(q)
 			testutil.Equal(t, <-outcome == nil, name == "silence", "the write succeeds")
 			q.fail(net.ErrClosed)
+		})
+	}
+}
+
+// What waits behind a question is sent also without an answer, in time; where it was dropped,
+// the sender can end at once.
+func TestQuestionHoldsUpNoSenderForEver(t *testing.T) {
+	for name, drops := range map[string]bool{"no answer": false, "dropped": true} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			sent := 0
+			s := newTestSender(ToClient, func(any) error { sent++; return nil })
+			q := newTestSendQueue(s, 1)
+			q.gate(1)
+			_ = q.put(tunnel.CopyChunk([]byte("x")))
+			if drops {
+				q.fail(net.ErrClosed)
+			}
+			s.finish()
+			start := time.Now()
+			s.run()
+			testutil.Equal(t, time.Since(start) == answerTime, !drops, "it waits for the answer")
+			testutil.Equal(t, sent == 2, !drops, "the question and the data are sent")
 		})
 	}
 }
