@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -120,13 +121,17 @@ func TestDialsWaitForNoAgentThatWasThrownOut(t *testing.T) {
 		{net.ErrClosed, tunnel.BackTime}, // not the link's own
 		{&link.GoAwayError{Code: link.GoAwayShutdown}, tunnel.BackTime},
 		{link.ErrClosed, 0},
+		{nil, 0}, // it is about to
 	} {
-		testutil.Bubble(t, c.err.Error(), func(t *testing.T) {
+		testutil.Bubble(t, fmt.Sprint(c.err), func(t *testing.T) {
 			s := newSetup(t, "default")
 			b := over{newFake("first"), c.err}
-			defer s.Join(Agent{ID: "a"}, b).Leave()
-			b.end()
+			leave := s.Join(Agent{ID: "a"}, b).Leave
+			if c.err != nil {
+				b.end()
+			}
 			synctest.Wait()
+			leave()
 			s.goes("10.0.0.1:1", "no_agent", c.took)
 			time.Sleep(2 * tunnel.BackTime)
 		})
