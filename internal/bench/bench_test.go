@@ -86,6 +86,12 @@ func TestBulkCountsEveryByte(t *testing.T) {
 }
 
 func TestBulkNoticesLostBytes(t *testing.T) {
+	p := cut(t, 100<<10, 0)
+	testutil.Fails(t, testutil.Err(p.Bulk(t.Context(), bench.Down, 1, 1<<20)), "a download that lost its end counts as good")
+}
+
+// cut is direct by cutters.
+func cut(t *testing.T, left int, late time.Duration) bench.Path {
 	p := direct(t)
 	inner := p.Dialer
 	p.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -93,21 +99,23 @@ func TestBulkNoticesLostBytes(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return tunnel.With(c, tunnel.Parts{In: tunnel.CopySource(&cutter{from: c, left: 100 << 10})}), nil
+		return tunnel.With(c, tunnel.Parts{In: tunnel.CopySource(&cutter{from: c, left: left, late: late})}), nil
 	})
-	testutil.Fails(t, testutil.Err(p.Bulk(t.Context(), bench.Down, 1, 1<<20)), "a download that lost its end counts as good")
+	return p
 }
 
-// cutter ends a connection in good order, but too early.
+// cutter ends a connection in good order, but too early. What it reads comes late.
 type cutter struct {
 	from io.Reader
 	left int
+	late time.Duration
 }
 
 func (c *cutter) Read(p []byte) (int, error) {
 	if c.left <= 0 {
 		return 0, io.EOF
 	}
+	time.Sleep(c.late)
 	n, err := c.from.Read(p[:min(len(p), c.left)])
 	c.left -= n
 	return n, err
@@ -133,6 +141,10 @@ func TestWhatIsMeasured(t *testing.T) {
 	testutil.Holds(t, err == nil && first.Count == 3 && first.P50 > 0 && first.P50 <= first.P99, "%+v, %v", first, err)
 	idle, err := p.Idle(t.Context(), 30, 1000)
 	testutil.Requires(t, err == nil && len(idle.Conns) == 30, "idle: %v", err)
+	idle.Close()
+	const late = 20 * time.Millisecond
+	idle = testutil.Must(cut(t, 1<<10, late).Idle(t.Context(), 1, 0))(t)
+	testutil.AtLeast(t, idle.Dial.P50, late, "the time until the first answer")
 	idle.Close()
 }
 
