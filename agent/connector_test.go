@@ -393,6 +393,22 @@ func TestLostLinksAreNamed(t *testing.T) {
 	testutil.Holds(t, second.Group != second.Lost, "it is in use again")
 }
 
+// A link that was given up in its handshake is named, too: its server may have it.
+func TestLinksGivenUpAreNamed(t *testing.T) {
+	server, opts := newServed(t, "server-1", false)
+	a := testutil.Must(New(opts))(t)
+	c := newConnector(a.opts, a.forwarder, a.metrics, a.ends)
+	to := testutil.Must(a.set.resolver.resolve(t.Context()))(t)[0]
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := c.connectLink(gone, testutil.Must(c.secure(t.Context(), to))(t), to)
+	testutil.ErrorIs(t, err, context.Canceled, "the link that is given up")
+	defer testutil.Must(c.connect(t.Context(), to))(t).Close()
+	for lost := ""; len(lost) != link.GroupSize; { // of one of the two
+		lost = server.next().peer.(*link.Session).Peer().Lost
+	}
+}
+
 // A lane says that it is one of the link's. Without lanes nothing is said of them.
 func TestLanesOfOneLink(t *testing.T) {
 	server, opts := newServed(t, "server-1", false)

@@ -29,6 +29,7 @@ func (c *connector) connectLink(ctx context.Context, conn *tls.Conn, to address)
 	hello.Group = lanes.NewID()
 	first, err := c.greet(ctx, conn, hello)
 	if err != nil {
+		c.lost.Add(hello.Group) // the server may have taken the link, and not hear that it is closed
 		return nil, err
 	}
 	g := lanes.New(first, lanes.Options{

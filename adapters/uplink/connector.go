@@ -164,6 +164,7 @@ func (c *connector) linkOver(ctx context.Context, h handshaken) (*linkSession, e
 	hello.Group = lanes.NewID()
 	first, err := c.greet(ctx, h, hello)
 	if err != nil {
+		c.lost.Add(hello.Group) // the server may have taken the link, and not hear that it is closed
 		return nil, err
 	}
 	g := lanes.New(first, lanes.Options{

@@ -3,6 +3,7 @@ package uplink
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -81,6 +82,19 @@ func TestLostLinksAreNamed(t *testing.T) {
 	first, second := server.Peers()[0], server.Peers()[1]
 	testutil.Equal(t, first.Lost, "", "the groups that it has lost at first")
 	testutil.Equal(t, second.Lost, first.Group, "the group that it has lost")
+}
+
+// A link that was given up in its handshake is named, too: its server may have it.
+func TestLinksGivenUpAreNamed(t *testing.T) {
+	server := newFake(t).Start(t)
+	c := newTestConnector(t, at("192.0.2.1", server.Addr()))
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := c.linkOver(gone, testutil.Must(c.connectAny(t.Context()))(t))
+	testutil.ErrorIs(t, err, context.Canceled, "the link that is given up")
+	defer testutil.Must(c.linkOver(t.Context(), testutil.Must(c.connectAny(t.Context()))(t)))(t).Close()
+	named := slices.ContainsFunc(server.Peers(), func(h link.Hello) bool { return len(h.Lost) == link.GroupSize })
+	testutil.Holds(t, named, "the next link does not name it")
 }
 
 // A server that goes is left by all lanes.

@@ -174,7 +174,7 @@ func (g *Group) remove(l *lane) (rest []*lane) {
 	case len(g.lanes) == 0:
 		g.last = l
 		if g.opt.Lost != nil && !g.closed { // before others hear of the end, and make another link
-			g.opt.Lost.add(g.opt.ID)
+			g.opt.Lost.Add(g.opt.ID)
 		}
 		g.ends.Happen()
 	case !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drops }):

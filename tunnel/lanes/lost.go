@@ -12,8 +12,8 @@ import (
 // lostTime is more than a peer takes to notice by itself that a link is lost.
 const lostTime = time.Minute
 
-// Lost are the Groups of a process that were lost a moment ago, which their peers may not know. The
-// zero value is none. Any goroutine may use it.
+// Lost are the Groups of a process that were lost a moment ago, or given up in the handshake, which
+// their peers may not know. The zero value is none. Any goroutine may use it.
 type Lost struct {
 	mu  sync.Mutex
 	all []lost // the last link.MaxLost
@@ -25,7 +25,8 @@ type lost struct {
 	at time.Time
 }
 
-func (l *Lost) add(id string) {
+// Add names a Group from now on.
+func (l *Lost) Add(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all[max(0, len(l.all)+1-link.MaxLost):], lost{id, time.Now()})

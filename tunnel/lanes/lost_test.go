@@ -37,7 +37,7 @@ func TestLostGroupsAreBounded(t *testing.T) {
 	want := ""
 	for i := range 2 * link.MaxLost {
 		id := fmt.Sprintf("%0*d", link.GroupSize, i)
-		if lost.add(id); i >= link.MaxLost {
+		if lost.Add(id); i >= link.MaxLost {
 			want += id
 		}
 	}
