@@ -205,10 +205,10 @@ func (c *connector) connectAny(ctx context.Context) (handshaken, error) {
 	switch {
 	case err == nil:
 		return h, nil
-	case ctx.Err() != nil: // an address that swallows packets leaves no time to look them up
+	case errors.Is(ctx.Err(), context.DeadlineExceeded): // an address that swallows packets leaves no time to look them up
 		c.servers.doubt()
 		return h, err
-	case fresh:
+	case fresh || ctx.Err() != nil: // a request that was given up says nothing about them
 		return h, err
 	}
 	again, _, lookupErr := c.servers.addresses(ctx, true)

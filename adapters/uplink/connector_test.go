@@ -99,7 +99,11 @@ func TestAServerThatMovedIsLookedUp(t *testing.T) {
 		}
 		return err
 	}
-	testutil.ErrorIs(t, connect(time.Millisecond), context.DeadlineExceeded, "the first request")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	testutil.ErrorIs(t, testutil.Err(c.connectAny(gone)), context.Canceled, "a request that is given up")
+	testutil.Holds(t, time.Now().Before(c.servers.until), "its addresses are looked up anew")
+	testutil.ErrorIs(t, connect(time.Millisecond), context.DeadlineExceeded, "the next request")
 	testutil.NoError(t, connect(time.Minute))
 }
 
