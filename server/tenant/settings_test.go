@@ -73,7 +73,7 @@ func TestEveryBoundIsChecked(t *testing.T) {
 	for field := range reflect.TypeFor[Bounds]().Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		_, err := ParseSettings(fmt.Appendf(nil, "serverNames: [a.example]\nbounds: {%s: -1}", name))
-		testutil.ErrorSays(t, err, "tenant.yaml: bounds."+name+": -1: want a number from 1", name)
+		testutil.ErrorSays(t, err, "tenant.yaml: bounds."+name+": -1: want a number from 1", "%s", name)
 	}
 }
 
