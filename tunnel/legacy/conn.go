@@ -13,13 +13,12 @@ import (
 )
 
 // firstData is how long data and an end wait after DIAL_RSP, unless the client
-// speaks first. konnectivity-client drops what comes before its
+// speaks first. konnectivity-client drops packets of a connection that come before its
 // dialing goroutine has run (client.go, serve and dialContext), and
-// upstream's server can write it before its "200 Connection Established"
+// upstream's server can write them before its "200 Connection Established"
 // (pkg/server/tunnel.go). Nothing tells when that was. But a client's process
-// may stand still for longer, and then finds both at once: so its time begins as it
-// answers a question behind DIAL_RSP, by which the goroutine can run, and half-way it is
-// asked again.
+// may stand still for longer, and then finds both at once: so the time begins with its
+// answer to a question, which follows DIAL_RSP, and half-way it is asked again.
 const firstData = 100 * time.Millisecond
 
 // questions is how many a client is asked.

@@ -273,7 +273,7 @@ func TestClientThatStoodStillLosesNothing(t *testing.T) {
 	}
 }
 
-// stillStream hands over DIAL_RSP late, with what has come behind it.
+// stillStream hands over DIAL_RSP late, with the packets behind it.
 type stillStream struct{ grpc.ClientStream }
 
 func (s *stillStream) RecvMsg(m any) error {
