@@ -30,6 +30,13 @@
 //     sender, and a reset would cut every download that is slower than its
 //     source. At twice its share it is reset.
 //
+// # How connections begin
+//
+// An old client drops packets of a connection that it reads before its dialing goroutine has
+// noted DIAL_RSP. So data and the end of a server's conn wait behind a gate (sendQueue):
+// with a frontend until it speaks, or has answered two questions (conn.go, questions); with an
+// upstream server, which tells nothing, for firstData.
+//
 // # How connections end
 //
 // The protocol has no half-close: CLOSE_REQ, which the opener of a connection
