@@ -273,13 +273,19 @@ func TestClientThatStoodStillLosesNothing(t *testing.T) {
 	}
 }
 
-// stillStream hands over DIAL_RSP late, with the packets behind it.
+// stillStream hands over DIAL_RSP late, with the packets behind it. It lets the goroutine that
+// dials run before it hands over a question, however busy the machine is.
 type stillStream struct{ grpc.ClientStream }
 
 func (s *stillStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	if p, ok := m.(*client.Packet); ok && err == nil && p.Type == client.PacketType_DIAL_RSP {
+	p, ok := m.(*client.Packet)
+	switch {
+	case !ok || err != nil:
+	case p.Type == client.PacketType_DIAL_RSP:
 		time.Sleep(3 * firstData)
+	case p.GetData().GetConnectID() < 0:
+		time.Sleep(2 * firstData)
 	}
 	return err
 }
