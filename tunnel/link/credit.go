@@ -49,8 +49,8 @@ const (
 	bulkTime = 100 * time.Millisecond
 
 	// aloneAfter is for how long a link must have carried bulk alone before windows are wide.
-	// Keystrokes and requests of a client that is at work come more often.
-	aloneAfter = time.Second
+	// Keystrokes, and requests of a client that is at work, come more often, mostly.
+	aloneAfter = 250 * time.Millisecond
 
 	// growAfter is how long a reader must have been fast before its window
 	// grows, if it is not far. A client that never reads looks fast for as long

@@ -47,7 +47,7 @@ func TestBulkIsGrantedMoreWhileItIsAlone(t *testing.T) {
 		const window = 128 << 10
 		for _, last := range []byte{0, fin} {
 			r.send(frame{tData, last, keys, []byte("k")})
-			testutil.Between(t, granted(500*time.Millisecond), window/2, window, "bytes granted beside another stream")
+			testutil.Between(t, granted(150*time.Millisecond), window/2, window, "bytes granted beside another stream")
 			testutil.Between(t, granted(time.Second), 2*window, 4*window, "bytes granted to bulk alone")
 		}
 		_, _ = r.conn.Close(), r.ses.Close()
