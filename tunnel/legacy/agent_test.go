@@ -70,6 +70,7 @@ func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 	p.mu.Unlock()
 	second := dial(t, p, addr)
 	testutil.Equal(t, s.Streams(), 2, "connections")
+	last := s.dials[1].ctx
 	for i, c := range []tunnel.Conn{first, second} {
 		testutil.Must(c.Write([]byte("hello")))(t)
 		testutil.Must(io.ReadFull(c, make([]byte, 5)))(t)
@@ -79,6 +80,7 @@ func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 		testutil.Equal(t, len(s.dials), 1-i, "dials that can be given up by its number")
 		s.mu.Unlock()
 	}
+	testutil.ErrorIs(t, last.Err(), context.Canceled, "the context of a connection that is over")
 	r.idle(p, s)
 }
 

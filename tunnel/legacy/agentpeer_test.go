@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,7 +150,8 @@ func TestUnusualDialAnswers(t *testing.T) {
 	testutil.Equal(t, failure(response(5, "")), tunnel.FailInternal, "a connection's number given twice")
 	a.send(dataPacket(5, []byte("still here")))
 	testutil.Succeeds(t, testutil.Err(io.ReadFull(first, make([]byte, 10))), "the first of two with one number")
-	a.send(closeResponse(5, ""))
+	a.send(closeResponse(5, "broken"))
+	testutil.ErrorIs(t, testutil.Err(first.Read(make([]byte, 1))), syscall.ECONNRESET, "an end that the agent gives an error")
 	for _, kind := range []client.PacketType{42, client.PacketType_CLOSE_RSP, client.PacketType_DIAL_RSP, client.PacketType_DATA, client.PacketType_CLOSE_REQ} {
 		a.send(&client.Packet{Type: kind}) // of the future, without its part, or the wrong way
 	}

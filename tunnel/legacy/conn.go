@@ -80,9 +80,9 @@ func newConn(m *mux, id int64, r *role) *conn {
 	return c
 }
 
-// announce adds a server's connection to the mux and sends DIAL_RSP. The first data for
-// an old peer waits: see firstData.
-func (c *conn) announce(random int64) error {
+// announce adds a server's connection to the mux, which is not lost: that would have ended the
+// dial. It sends DIAL_RSP. The first data for an old peer waits: see firstData.
+func (c *conn) announce(random int64) {
 	old := !c.end.duplex
 	asks := 0
 	if c.in.block { // a client's stream
@@ -91,15 +91,12 @@ func (c *conn) announce(random int64) error {
 	if old {
 		c.out.gate(asks)
 	}
-	if _, lost := c.m.add(c.id, c); lost != nil {
-		return lost
-	}
+	_, _ = c.m.add(c.id, c)
 	c.m.sender.tellThen(dialResponse(random, c.id, ""), func() {
 		if old && asks == 0 {
 			time.AfterFunc(firstData, c.out.open)
 		}
 	})
-	return nil
 }
 
 // receive takes a batch of DATA. Only the mux's read loop calls it.
@@ -351,11 +348,10 @@ func (c *conn) Rest(tunnel.Receiver) bool { return false }
 // Write implements net.Conn. It blocks while the peer does not take more; what
 // it has accepted is sent unless the connection is reset.
 func (c *conn) Write(p []byte) (int, error) {
-	c.unanswered.Store(true)
 	done := 0
 	for {
 		n := min(len(p)-done, tunnel.ChunkSize)
-		if err := c.out.put(tunnel.CopyChunk(p[done : done+n])); err != nil {
+		if err := c.WriteChunks([]tunnel.Chunk{tunnel.CopyChunk(p[done : done+n])}); err != nil {
 			return done, err
 		}
 		if done += n; done == len(p) {

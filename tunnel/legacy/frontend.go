@@ -43,7 +43,6 @@ func newFrontend(from *tunnel.Client, s *ProxyService, stream grpc.ServerStream)
 
 // wait returns when the stream has nothing more to do.
 func (f *frontend) wait(end <-chan struct{}, read <-chan error) (err error) {
-	defer f.cancel(nil)
 	idle := time.AfterFunc(firstDial, f.shutDown)
 	defer idle.Stop()
 	gone := f.gone

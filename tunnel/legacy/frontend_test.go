@@ -222,7 +222,7 @@ func TestUnusualFrontendPackets(t *testing.T) {
 	got := c.want(client.PacketType_DATA).GetData()
 	testutil.Equal(t, string(got.Data), "echo", "the echo")
 	testutil.Equal(t, got.ConnectID, id, "its connection")
-	c.send(closeRequest(id))
+	testutil.NoError(t, c.CloseSend()) // it can send no CLOSE_REQ any more
 	closed(id, false)
 	testutil.Equal(t, c.RecvMsg(&client.Packet{}), io.EOF, "how the stream ended")
 }

@@ -115,18 +115,21 @@ func TestQuestionHoldsUpNoSenderForEver(t *testing.T) {
 	for name, drops := range map[string]bool{"no answer": false, "dropped": true} {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			sent := 0
-			s := newTestSender(ToClient, func(any) error { sent++; return nil })
-			q := newTestSendQueue(s, 1)
-			q.gate(1)
-			_ = q.put(tunnel.CopyChunk([]byte("x")))
-			if drops {
-				q.fail(net.ErrClosed)
+			m := newMux(func(any) error { sent++; return nil }, FromClient, ToClient, Limits{}.withDefaults(), NoMetrics{}, nil)
+			c := newServer(m, 1, false, "a:1", nil)
+			c.in.block = true
+			c.announce(7)
+			for range 2 {
+				_, _ = c.Write([]byte("x"))
 			}
-			s.finish()
+			if drops {
+				c.out.fail(net.ErrClosed)
+			}
+			m.sender.finish()
 			start := time.Now()
-			s.run()
+			m.sender.run()
 			testutil.Equal(t, time.Since(start) == answerTime, !drops, "it waits for the answer")
-			testutil.Equal(t, sent == 2, !drops, "the question and the data are sent")
+			testutil.Equal(t, sent == 4, !drops, "DIAL_RSP, one question and the data are sent, but %d", sent)
 		})
 	}
 }
