@@ -371,6 +371,8 @@ func TestLanesComeAndGo(t *testing.T) {
 		_ = held.Close()
 		time.Sleep(5 * time.Second)
 		wantLanes(t, g, 2, "while streams are on two")
+		told := func(far *link.Session) bool { return far.Drains().Happened() }
+		testutil.Equal(t, slices.ContainsFunc(r.far, told), true, "the peer was told to leave the lane first")
 	})
 }
 
@@ -398,6 +400,8 @@ func TestLanesThatFailTogether(t *testing.T) {
 			g.add(MaxLanes - 1)
 			testutil.Equal(t, g.pause, want, "the pause")
 		}
+		g.added(true, time.Now())
+		testutil.Equal(t, g.pause, 0, "the pause after lanes were added")
 	})
 }
 
@@ -450,23 +454,25 @@ func TestWaitIdle(t *testing.T) {
 	})
 }
 
-// A dial that is struck with its lane, of a connection that is to outlive it, is
-// its opener's to repeat: by the same number it would be taken for a late one.
-func TestStruckDialIsItsOpenersToRepeat(t *testing.T) {
-	withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
-		f := tunnel.NewFlow("tcp", "hangs:1")
-		f.Resume = &tunnel.Resume{Window: time.Minute}
-		failed := make(chan error, 1)
-		go func() { _, err := g.Dial(t.Context(), f); failed <- err }()
-		synctest.Wait()
-		for _, far := range r.far {
-			if far.Streams() > 0 {
-				_ = far.Close()
+// A dial that is struck with its lane is made again on another. That of a connection that is to
+// outlive it is its opener's to repeat: by the same number it would be taken for a late one.
+func TestStruckDial(t *testing.T) {
+	for opened, outlives := range map[uint64]*tunnel.Resume{1: {Window: time.Minute}, 2: nil} {
+		withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
+			f := tunnel.NewFlow("tcp", "hangs:1")
+			f.Resume = outlives
+			failed := make(chan error, 1)
+			go func() { _, err := g.Dial(t.Context(), f); failed <- err }()
+			for _, far := range r.far {
+				synctest.Wait()
+				if far.Streams() > 0 {
+					_ = far.Close()
+				}
 			}
-		}
-		testutil.Equal(t, tunnel.LostInFlight(<-failed), true, "its opener is to repeat it")
-		testutil.Equal(t, g.Stats().Opened, 1, "streams that were opened for it")
-	})
+			testutil.Equal(t, tunnel.LostInFlight(<-failed), true, "it was lost with its last lane")
+			testutil.Equal(t, g.Stats().Opened, opened, "streams that were opened for it")
+		})
+	}
 }
 
 // A dial that fails with the last lane returns once the group has ended, so that its caller finds
