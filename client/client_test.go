@@ -23,6 +23,7 @@ import (
 	"golang.org/x/net/proxy"
 
 	"konnectivity/client"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 )
 
@@ -74,6 +75,7 @@ func TestWays(t *testing.T) {
 			cl := newClient(t, c.change)
 			conn := testutil.Must(cl.DialContext(client.WithID(t.Context(), "my-id"), "tcp", target))(t)
 			defer conn.Close()
+			testutil.Equal(t, dialedID.Load(), any("my-id"), "the id that the agent knows it by")
 			says(t, conn, "hello")
 			testutil.NoError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
 			testutil.Equal(t, string(testutil.Must(io.ReadAll(conn))(t)), "", "the rest")
@@ -238,13 +240,24 @@ func TestFailures(t *testing.T) {
 				t.Errorf("%v, want %v and %q", err, c.want, c.says)
 			}
 			if c.want == client.Unavailable && c.client != closed { // of others it may not have a link yet
-				testutil.Eventually(t, "Ready says the same, or there is a socket", func() bool {
+				testutil.Eventually(t, "Ready says the same, unless there is a socket", func() bool {
 					ready := c.client.Ready()
-					return ready == nil || strings.Contains(err.Error(), ready.Error())
+					return name == "no socket" || ready != nil && strings.Contains(err.Error(), ready.Error())
 				})
 			}
 		})
 	}
+}
+
+// Files that change are read again, and the next link is made with them.
+func TestRenewedFiles(t *testing.T) {
+	t.Parallel() // it waits for the next look at them
+	other, file := testutil.Must(pki.NewCA("another"))(t), filepath.Join(t.TempDir(), "ca.crt")
+	testutil.NoError(t, pki.WriteCert(file, other.CertPEM))
+	c := newClient(t, func(o *client.Options) { o.CAFile = file })
+	testutil.ErrorSays(t, testutil.Err(c.Dial("tcp", webAddress)), "not trusted", "a dial by another CA")
+	testutil.NoError(t, os.WriteFile(file, testutil.Must(os.ReadFile("ca.crt"))(t), 0o600))
+	testutil.Eventually(t, "the server is there", func() bool { return c.Ready() == nil })
 }
 
 // A dial fails at once when its Client is closed, whatever it waits for.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/server"
+	"konnectivity/tunnel"
 )
 
 // A server with an agent runs beside all tests and examples. Its socket is in their folder,
@@ -64,7 +66,7 @@ func (w world) Run() int {
 	}))
 	a := must(agent.New(agent.Options{
 		ID:      "agent",
-		Servers: []string{agents.Addr().String()}, TLS: certs.Client, Dialer: egress.New(egress.Options{}), Grace: -1, ResumeWindow: time.Minute,
+		Servers: []string{agents.Addr().String()}, TLS: certs.Client, Dialer: noting{egress.New(egress.Options{})}, Grace: -1, ResumeWindow: time.Minute,
 	}))
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
 	defer web.Close()
@@ -85,6 +87,17 @@ func (w world) Run() int {
 		time.Sleep(time.Millisecond)
 	}
 	return w.m.Run()
+}
+
+// dialedID is the id of the connection that the agent has dialed last.
+var dialedID atomic.Value
+
+// noting is an agent's Dialer that notes it.
+type noting struct{ *egress.Dialer }
+
+func (n noting) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	dialedID.Store(f.ID)
+	return n.Dialer.Dial(ctx, f)
 }
 
 // makeCertificates writes certificates that serve for all.
