@@ -50,7 +50,7 @@ type client struct {
 
 	mu     sync.Mutex
 	access *access   // nil: there is none yet
-	read   time.Time // when the files were compared last
+	read   time.Time // when the files were compared last, while there is an access
 	fault  string    // their error, as logged last; "" if there is none
 }
 
@@ -59,7 +59,7 @@ type client struct {
 func (c *client) current() (*access, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.access != nil && time.Since(c.read) < rereadEvery {
+	if time.Since(c.read) < rereadEvery {
 		return c.access, nil
 	}
 	fresh, err := load(c.path)

@@ -192,6 +192,8 @@ func TestAPIAway(t *testing.T) {
 	api.change(func() { api.Down = true })
 	api.CloseClientConnections()
 	testutil.Eventually(t, "the watch's end", func() bool { return !watches(s) })
+	_, _, err := list(t.Context(), s.client.inUse())
+	testutil.Fails(t, err, "a list, which would empty the table")
 	want(t, s, map[string]string{"a/dual": "[10.0.0.2 fd00::2]", "b/new": "resolve"}) // the last addresses are still right
 	api.change(func() { api.Down = false })
 	awaitWatch(t, s)
