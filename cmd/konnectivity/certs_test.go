@@ -57,6 +57,9 @@ func load(t *testing.T, dir, name string) *x509.Certificate {
 	return pair.Leaf
 }
 
+// clientAlone is what the certificate of one that connects, and to which nobody connects, is for.
+var clientAlone = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+
 func TestCertsFitTogether(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "pki")
 	status, stdout, stderr := konnectivity("certs", dir, "--server-san=proxy.test,203.0.113.7", "--cluster-san=*.agents.test",
@@ -67,16 +70,16 @@ func TestCertsFitTogether(t *testing.T) {
 	roots.AddCert(ca)
 	for name, want := range map[string]struct {
 		names []string
-		usage x509.ExtKeyUsage
+		usage []x509.ExtKeyUsage
 	}{
-		"server":  {[]string{"localhost", "127.0.0.1", "::1", "konnectivity-server-local", "konnectivity-server-local.kube-system.svc", "proxy.test", "203.0.113.7"}, x509.ExtKeyUsageServerAuth},
-		"cluster": {[]string{"localhost", "127.0.0.1", "konnectivity-server", "konnectivity-server.kube-system.svc.cluster.local", "eu.agents.test"}, x509.ExtKeyUsageServerAuth},
-		"client":  {nil, x509.ExtKeyUsageClientAuth},
-		"agent":   {[]string{"10.0.0.9"}, x509.ExtKeyUsageClientAuth},
+		"server":  {[]string{"localhost", "127.0.0.1", "::1", "konnectivity-server-local", "konnectivity-server-local.kube-system.svc", "proxy.test", "203.0.113.7"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}},
+		"cluster": {[]string{"localhost", "127.0.0.1", "konnectivity-server", "konnectivity-server.kube-system.svc.cluster.local", "eu.agents.test"}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}},
+		"client":  {nil, clientAlone},
+		"agent":   {[]string{"10.0.0.9"}, clientAlone},
 	} {
 		leaf := load(t, dir, name)
-		testutil.Succeeds(t, testutil.Err(leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{want.usage}})),
-			"%s", name)
+		testutil.Succeeds(t, testutil.Err(leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: want.usage})), "%s", name)
+		testutil.EqualSlices(t, leaf.ExtKeyUsage, want.usage, "what %s is for", name)
 		for _, n := range want.names {
 			testutil.Succeeds(t, leaf.VerifyHostname(n), "%s", name)
 		}

@@ -45,7 +45,9 @@ func TestTenantsMake(t *testing.T) {
 	testutil.Holds(t, strings.Join(made.ServerNames, " ") == "cluster-a.example.com a2.example.com" && made.Cert != nil,
 		"it has the names %v and the certificate %v", made.ServerNames, made.Cert)
 	for name, ca := range map[string]*tenant.CAs{"agent": made.Agents, "client": made.Clients} {
-		testutil.Succeeds(t, ca.Recheck([]*x509.Certificate{load(t, cluster, name)}), "the certificate of the %s", name)
+		leaf := load(t, cluster, name)
+		testutil.Succeeds(t, ca.Recheck([]*x509.Certificate{leaf}), "the certificate of the %s", name)
+		testutil.EqualSlices(t, leaf.ExtKeyUsage, clientAlone, "what that of the %s is for", name)
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(load(t, cluster, "ca"))
@@ -64,7 +66,8 @@ func TestTenantsMake(t *testing.T) {
 	for _, want := range []string{"konnectivity status SERVER:8095 --token-file=", "konnectivity status https://SERVER:8095 --ca-cert-path=ADMIN-CA --token-file="} {
 		testutil.Contains(t, said, want+filepath.Join(cluster, "reader-token")+"\n", "what is said")
 	}
-	newFolder, newCluster, _ := makeTenant(t, t.TempDir(), "cluster-a", "--from="+cluster)
+	newFolder, newCluster, said := makeTenant(t, t.TempDir(), "cluster-a", "--from="+cluster, "--clients-at=203.0.113.7:8090")
+	testutil.Contains(t, said, "url: https://cluster-a.example.com:8090\n", "the URL, whose host is what the certificate has")
 	renewed, err := tenant.Load("cluster-a", newFolder)
 	testutil.Holds(t, err == nil && renewed.Agents.Digest == made.Agents.Digest, "renewed by another CA: %v", err)
 	testutil.ErrorIs(t, testutil.Err(os.Stat(filepath.Join(newCluster, "ca.key"))), fs.ErrNotExist, "a copy of the CA's key")

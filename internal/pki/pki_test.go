@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,7 +56,7 @@ func handshake(t *testing.T, ca *pki.CA, server, client pki.Pair, name string) e
 func TestIssuedPairsAuthenticateBothSides(t *testing.T) {
 	ca := newCA(t)
 	server := issue(t, ca, pki.Leaf{CommonName: "s", DNS: []string{"server.test"}, IPs: []net.IP{net.IPv6loopback}, Server: true})
-	client := issue(t, ca, pki.Leaf{CommonName: "c", Organization: "o", Client: true})
+	client := issue(t, ca, pki.Leaf{CommonName: "c", Organization: "o", DNS: []string{"server.test"}, Client: true})
 	for _, name := range []string{"server.test", "::1"} {
 		testutil.Succeeds(t, handshake(t, ca, server, client, name), "%s", name)
 	}
@@ -91,6 +92,17 @@ func TestParseCA(t *testing.T) {
 	testutil.Fails(t, testutil.Err(pki.ParseCA(leaf.CertPEM, leaf.KeyPEM)), "a leaf was taken for a CA")
 	testutil.Fails(t, testutil.Err(pki.ParseCA(ca.CertPEM, leaf.KeyPEM)), "another's key was taken")
 	testutil.Fails(t, testutil.Err(pki.ParseCA([]byte("junk"), nil)), "junk was taken")
+}
+
+func TestIsDNSName(t *testing.T) {
+	label := strings.Repeat("a", 63)
+	for name, want := range map[string]bool{
+		"a": true, "a-1.test": true, label + ".test": true,
+		"": false, "a..test": false, "a.test.": false, "-a.test": false, "a-.test": false, "a_b": false, "a b": false, label + "a.test": false,
+		strings.Repeat("a.", 126) + "a": true, strings.Repeat("a.", 126) + "aa": false,
+	} {
+		testutil.Equal(t, pki.IsDNSName(name), want, "%q is a name", name)
+	}
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
