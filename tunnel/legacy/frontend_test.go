@@ -227,18 +227,6 @@ func TestUnusualFrontendPackets(t *testing.T) {
 	testutil.Equal(t, c.RecvMsg(&client.Packet{}), io.EOF, "how the stream ended")
 }
 
-func TestDataWaitsForTheClientsDial(t *testing.T) {
-	r := newRig(t, Limits{})
-	c, _ := r.rawFrontend(t)
-	address := testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) })
-	c.send(dialRequest(1, "tcp", address))
-	dialed := c.want(client.PacketType_DIAL_RSP)
-	start := time.Now() // of the pauses, in which nothing but a question comes
-	c.answer(dialed)
-	testutil.Equal(t, string(c.want(client.PacketType_DATA).GetData().Data), "first", "what comes then")
-	testutil.AtLeast(t, time.Since(start), firstData/2, "time from DIAL_RSP to data")
-}
-
 // answer does as konnectivity-client does with the questions behind DIAL_RSP.
 func (p *rawPeer) answer(dialed *client.Packet) {
 	p.t.Helper()
@@ -351,8 +339,11 @@ func TestResetBehindTheFirstData(t *testing.T) {
 		}
 		_ = c.SetLinger(0)
 	})))
-	c.answer(c.want(client.PacketType_DIAL_RSP))
+	dialed := c.want(client.PacketType_DIAL_RSP)
+	start := time.Now() // of the pauses, in which nothing but a question comes
+	c.answer(dialed)
 	testutil.Equal(t, string(c.want(client.PacketType_DATA).GetData().Data), "go away", "what came")
+	testutil.AtLeast(t, time.Since(start), firstData/2, "time from DIAL_RSP to data")
 	rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse()
 	testutil.Equal(t, rsp.Error != "", true, "it is closed with an error")
 }
