@@ -142,6 +142,9 @@ func TestServersForward(t *testing.T) {
 		t.Error("forwarded dials are not counted, or faults are where there are none")
 	}
 	testutil.Contains(t, fmt.Sprint(c.servers[0].adminPeers()), "server-1", "the other servers are not listed")
+	for _, r := range c.servers {
+		r.eventually("no dial counts as pending", func() bool { return r.limits.PendingDials() == 0 })
+	}
 }
 
 // A server that cannot be linked is shown with the reason, until it can be, or is no longer
