@@ -45,8 +45,7 @@ func (all Lengths) Keys(addr netip.Addr, least int) iter.Seq[Key] {
 			if int(l.bits) <= least {
 				return
 			}
-			p, err := wide.Prefix(int(l.bits))
-			if err == nil && !yield(Key{Prefix, l.bits, p.Addr().As16()}) {
+			if p, _ := wide.Prefix(int(l.bits)); !yield(Key{Prefix, l.bits, p.Addr().As16()}) {
 				return
 			}
 		}

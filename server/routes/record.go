@@ -91,7 +91,7 @@ func Read(from *bufio.Reader) (r Record, err error) {
 	if _, err := io.ReadFull(from, head[:]); err != nil {
 		return r, err
 	}
-	r.Op, r.Key.Kind, r.Key.Bits = Op(head[0]), Kind(head[1]), min(head[2], 128)
+	r.Op, r.Key.Kind, r.Key.Bits = Op(head[0]), Kind(head[1]), min(head[2], 128) // an address has no more
 	name := make([]byte, head[3])
 	if _, err := io.ReadFull(from, name); err != nil {
 		return r, err

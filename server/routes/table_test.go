@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -53,8 +54,12 @@ func TestFind(t *testing.T) {
 	want(29+waitTime, 0, true)
 	due, any := table.Due()
 	testutil.Holds(t, due == 30+waitTime && any, "due at %d, %v", due, any)
+	want(30+waitTime, 0, false) // before Sweep
+	say(t, &table, 1, There, "red", host, 31)
+	say(t, &table, 1, Gone, "red", host, 40) // again, while it was waited for
 	table.Sweep(30 + waitTime)
-	want(30+waitTime, 0, false)
+	want(39+waitTime, 0, true)
+	table.Sweep(40 + waitTime)
 	if _, any := table.Due(); any || len(table.keys)+len(table.waits) != 0 || table.counts != [MaxServers]Count{} {
 		t.Errorf("something is left: %+v", table)
 	}
@@ -64,6 +69,7 @@ func TestFind(t *testing.T) {
 		testutil.Equal(t, at, 1<<1, "servers with a key of kind %d", kind)
 		testutil.Equal(t, kind.Broad(), kind >= DefaultRoute, "kind %d is broad", kind)
 	}
+	testutil.Equal(t, table.Count(1), Count{Routes: 8, Agents: 1}, "what was told")
 	table = Table{}
 	say(t, &table, 1, There, "red", Key{}, 0)
 	say(t, &table, 1, There, "red", Key{Kind: AnyPrefix + 1}, 0)
@@ -77,7 +83,10 @@ func TestLongest(t *testing.T) {
 	for server, text := range []string{"10.0.0.0/8", "10.1.0.0/16", "0.0.0.0/0", "::/0", "fd00::/64", "::ffff:0:0/95"} {
 		p := netip.MustParsePrefix(text)
 		say(t, &table, server, There, "", OfPrefix(p.Addr(), p.Bits()), 0)
+		say(t, &table, 9, There, "", OfPrefix(p.Addr(), p.Bits()), 0)
+		say(t, &table, 9, There, "", OfAddr(p.Addr()), 0)
 	}
+	table.Forget(9, 0)
 	for _, c := range []struct {
 		address string
 		least   int
@@ -96,8 +105,13 @@ func TestLongest(t *testing.T) {
 	table.Forget(2, 5)
 	at, waited := table.Longest("", netip.MustParseAddr("10.1.2.3"), -1, 6)
 	testutil.Holds(t, at == 0 && waited, "one that is gone: %b, waited for: %v", at, waited)
+	for range 2 {
+		say(t, &table, 3, Gone, "", OfPrefix(netip.IPv6Unspecified(), 0), 5)
+		say(t, &table, 3, There, "", OfPrefix(netip.IPv6Unspecified(), 0), 5)
+	}
+	say(t, &table, 3, Gone, "", OfPrefix(netip.IPv6Unspecified(), 0), 5)
 	table.Sweep(5 + waitTime)
-	testutil.Equal(t, len(table.lengths), 3, "lengths: %v", table.lengths)
+	testutil.EqualSlices(t, table.lengths, Lengths{{95, 1}, {64, 1}}, "lengths")
 }
 
 // What one server tells is bounded, also what it tells and takes back.
@@ -154,13 +168,32 @@ func TestFeed(t *testing.T) {
 		testutil.NoError(t, table.Learn(3, r, 0))
 	}
 	at, _ := table.Find("red", gone, 0)
-	if n := table.Count(3); n.Routes != 999 || at != 0 || ends != 1 || len(f.Take(1)) > 0 {
-		t.Errorf("%+v, one that is gone at %b, %d ends", n, at, ends)
+	there, _ := table.Find("red", OfText(Host, "8"), 0)
+	if n := table.Count(3); n.Routes != 999 || at != 0 || there != 1<<3 || ends != 1 || len(f.Take(1)) > 0 {
+		t.Errorf("%+v, one that is gone at %b, one that is not at %b, %d ends", n, at, there, ends)
 	}
 	for i := range MaxRoutes {
 		f.Put("", Key{Kind: Agent, Value: [16]byte{byte(i), byte(i >> 8), byte(i >> 16)}}, true)
 	}
 	testutil.Holds(t, !f.Put("", Key{Kind: AnyAgent}, true), "what waits for a peer is not bounded")
+}
+
+// A record is read as it was, and no part of one is.
+func TestRead(t *testing.T) {
+	for _, r := range []Record{
+		{There, "", OfText(Agent, "x")}, {Gone, strings.Repeat("a", MaxCluster), OfPrefix(netip.MustParseAddr("10.0.0.0"), 8)},
+		{There, "red", OfAddr(netip.MustParseAddr("fe80::1%eth0"))},
+	} {
+		b := r.Append(nil)
+		testutil.Equal(t, testutil.Must(Read(bufio.NewReader(bytes.NewReader(b))))(t), r, "what is read")
+		for n := range b {
+			testutil.Fails(t, testutil.Err(Read(bufio.NewReader(bytes.NewReader(b[:n])))), "%d of %d bytes", n, len(b))
+		}
+		r.Cluster += strings.Repeat("b", MaxCluster)
+		b = r.Append(nil)
+		testutil.Equal(t, len(testutil.Must(Read(bufio.NewReader(bytes.NewReader(b))))(t).Cluster), MaxCluster, "bytes of a name that is too long")
+	}
+	testutil.Equal(t, OfAddr(netip.MustParseAddr("fe80::1%eth0")), OfText(Host, "fe80::1%eth0"), "an address with a zone")
 }
 
 // Whatever comes, Read returns it or an error.
