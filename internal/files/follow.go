@@ -44,9 +44,6 @@ var errYoung = errors.New("the file may be half written")
 
 // young says that the file changed a moment ago. It is asked once the file has been read.
 func (f *Followed[T]) young() bool {
-	if f.settle == 0 {
-		return false
-	}
 	info, err := os.Stat(f.path)
 	if err != nil {
 		return false
@@ -60,7 +57,7 @@ func (f *Followed[T]) young() bool {
 func (f *Followed[T]) Get() T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.every > 0 && time.Since(f.read) < f.every {
+	if time.Since(f.read) < f.every {
 		return f.value
 	}
 	switch err := f.load(); {

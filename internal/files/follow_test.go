@@ -39,6 +39,11 @@ func TestFollowParsesEachTextOnce(t *testing.T) {
 		}
 	}
 	testutil.Holds(t, parsed == 3 && told == 2, "parsed %d times, told of %d faults", parsed, told)
+	testutil.Fails(t, testutil.Err(files.Follow(path, 10, 0, parse, nil)), "a file that cannot be used at first")
+	write("one")
+	seldom := testutil.Must(files.Follow(path, 10, time.Hour, parse, nil))(t)
+	write("two")
+	testutil.Equal(t, seldom.Get(), "one", "the value of a file that was read a moment ago")
 }
 
 func TestToken(t *testing.T) {

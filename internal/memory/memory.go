@@ -26,8 +26,8 @@ func New[K comparable, V any](most int) Memory[K, V] {
 
 // Get returns the value of k, if it is there and has not expired.
 func (m Memory[K, V]) Get(k K) (value V, ok bool) {
-	e, ok := m.entries[k]
-	if !ok || !time.Now().Before(e.until) {
+	e := m.entries[k] // or one that expired long ago
+	if !time.Now().Before(e.until) {
 		return value, false
 	}
 	return e.value, true
