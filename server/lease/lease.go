@@ -167,8 +167,7 @@ func (c *Controller) renew(ctx context.Context) error {
 		}
 		c.own = found
 	}
-	lease := *c.own
-	lease.Labels, lease.Annotations = maps.Clone(lease.Labels), maps.Clone(lease.Annotations)
+	lease := *c.own // whose maps are written to: it is not used again
 	c.fill(&lease)
 	updated, err := call(ctx, func(ctx context.Context, lease *kubeapi.Lease) (*kubeapi.Lease, error) {
 		return c.cfg.Leases.Update(ctx, lease)
