@@ -96,16 +96,18 @@ func TestFallbackVerdicts(t *testing.T) {
 }
 
 func TestFallbackCancelled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := NewHealth(nil, nil)
-		guest, system := &scripted{delay: time.Hour}, &scripted{answer: systemAnswer}
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(100*time.Millisecond, cancel)
-		err := testutil.Err(Fallback(guest, system, h, 0).Resolve(ctx, "n"))
-		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailCancelled, "the failure")
-		testutil.Equal(t, h.Down(), false, "one who gave up says that the tunnel is down")
-		testutil.Equal(t, system.count(), 0, "questions to the system")
-	})
+	for asked, after := range []time.Duration{hedgeTime / 10, hedgeTime * 3 / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			h := NewHealth(nil, nil)
+			guest, system := &scripted{delay: time.Hour}, &scripted{answer: systemAnswer}
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(after, cancel)
+			err := testutil.Err(Fallback(guest, system, h, 0).Resolve(ctx, "n"))
+			testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailCancelled, "the failure")
+			testutil.Equal(t, h.Down(), false, "one who gave up says that the tunnel is down")
+			testutil.Equal(t, system.count(), asked, "questions to the system")
+		})
+	}
 }
 
 func TestHealthRecovers(t *testing.T) {

@@ -211,13 +211,21 @@ func TestGuestFailures(t *testing.T) {
 		"silent":   {&fakeDNS{}, true},
 		"dead":     {&fakeDNS{dead: true}, true},
 		"SERVFAIL": {&fakeDNS{answer: failing(dnsmessage.RCodeServerFailure)}, true},
-		"garbage":  {&fakeDNS{answer: func(_ dnsmessage.Question, m *dnsmessage.Message) bool { m.Response = false; return true }}, true},
+		"SERVFAIL on a kept connection": {&fakeDNS{answer: func(q dnsmessage.Question, m *dnsmessage.Message) bool {
+			if q.Name.String() == "kept.example." {
+				return zone(a("kept.example.", 60, "192.0.2.1"))(q, m)
+			}
+			m.RCode = dnsmessage.RCodeServerFailure
+			return true
+		}}, true},
+		"garbage": {&fakeDNS{answer: func(_ dnsmessage.Question, m *dnsmessage.Message) bool { m.Response = false; return true }}, true},
 		// A forwarder whose own answer came cut off may say so, with nothing in it.
 		"cut off":  {&fakeDNS{answer: func(_ dnsmessage.Question, m *dnsmessage.Message) bool { m.Truncated = true; return true }}, true},
 		"wrong id": {&fakeDNS{answer: func(_ dnsmessage.Question, m *dnsmessage.Message) bool { m.ID += 77; return true }}, true},
 	} {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			g := c.dns.guest(t)
+			_ = resolveText(g, "kept.example")
 			start := time.Now()
 			_, err := g.Resolve(t.Context(), "www.example")
 			if tunnel.FailureOf(err) != tunnel.FailResolve || errors.Is(err, errReached) != c.reached || time.Since(start) > defaultGuestTime {
@@ -251,6 +259,11 @@ func TestProbe(t *testing.T) {
 		d := &fakeDNS{answer: zone()} // says NXDOMAIN, which is an answer
 		g := d.guest(t)
 		testutil.Succeeds(t, g.Probe(t.Context()), "NXDOMAIN")
+		d.answer = func(_ dnsmessage.Question, m *dnsmessage.Message) bool {
+			m.RCode = dnsmessage.RCodeServerFailure
+			return true
+		}
+		testutil.Succeeds(t, g.Probe(t.Context()), "SERVFAIL")
 		d.answer = nil
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
