@@ -201,13 +201,25 @@ func (silence) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, context.Cause(r.Context())
 }
 
-// A collector that hangs holds up the end of the process for no longer than its bound.
+// A collector that hangs holds up other spans, and the end of the process, for no longer than
+// their bounds.
 func TestCollectorHangs(t *testing.T) {
-	e, _, registry := newExporter(t, "http://hangs:4318", 1)
-	e.http.Transport = silence{}
-	dial(e, newFlow(), 0, nil)
-	testutil.Equal(t, end(t, e), flushTime, "it took")
-	counted(t, registry, 1, 0)
+	synctest.Test(t, func(t *testing.T) {
+		e, _, registry := newExporter(t, "http://hangs:4318", 1)
+		e.http.Transport = silence{}
+		stop := testutil.Start(t, e.Run)
+		for dials := range 2 {
+			dial(e, newFlow(), 0, nil)
+			time.Sleep(batchTime + sendTime)
+			synctest.Wait()
+			counted(t, registry, dials+1, 0)
+		}
+		dial(e, newFlow(), 0, nil)
+		start := time.Now()
+		stop()
+		testutil.Equal(t, time.Since(start), flushTime, "it took")
+		counted(t, registry, 3, 0)
+	})
 }
 
 // Processes choose the same traces, as many as the ratio says; 0 is none, and 1 all.
@@ -217,9 +229,10 @@ func TestRatio(t *testing.T) {
 		b, _, _ := newExporter(t, "http://b:1", ratio)
 		n := 0
 		for range 10000 {
-			id := tunnel.NewID()
-			testutil.Requires(t, a.chosen(id) == b.chosen(id), "%v: %s is chosen by one", ratio, id)
-			if a.chosen(id) {
+			f := newFlow()
+			a.Trace(f)
+			testutil.Requires(t, (f.Span.ID != 0) == b.chosen(f.ID), "%v: %s is chosen by one", ratio, f.ID)
+			if f.Span.ID != 0 {
 				n++
 			}
 		}
