@@ -57,7 +57,7 @@ func load(t *testing.T, dir, name string) *x509.Certificate {
 	return pair.Leaf
 }
 
-// clientAlone is what the certificate of one that connects, and to which nobody connects, is for.
+// clientAlone is the extended key usage of the certificates of agents and clients.
 var clientAlone = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 
 func TestCertsFitTogether(t *testing.T) {
