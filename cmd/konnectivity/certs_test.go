@@ -63,7 +63,7 @@ var clientAlone = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 func TestCertsFitTogether(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "pki")
 	status, stdout, stderr := konnectivity("certs", dir, "--server-san=proxy.test,203.0.113.7", "--cluster-san=*.agents.test",
-		"--agent-san=10.0.0.9", "--lifetime=720h")
+		"--agent-san=10.0.0.9", "--lifetime=720h", "--trust-domain=prod.test")
 	testutil.Requires(t, status == 0 && stderr == "", "status %d: %s", status, stderr)
 	ca := load(t, dir, "ca")
 	roots := x509.NewCertPool()
@@ -71,15 +71,19 @@ func TestCertsFitTogether(t *testing.T) {
 	for name, want := range map[string]struct {
 		names []string
 		usage []x509.ExtKeyUsage
+		role  pki.Role
 	}{
-		"server":  {[]string{"localhost", "127.0.0.1", "::1", "konnectivity-server-local", "konnectivity-server-local.kube-system.svc", "proxy.test", "203.0.113.7"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}},
-		"cluster": {[]string{"localhost", "127.0.0.1", "konnectivity-server", "konnectivity-server.kube-system.svc.cluster.local", "eu.agents.test"}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}},
-		"client":  {nil, clientAlone},
-		"agent":   {[]string{"10.0.0.9"}, clientAlone},
+		"server":  {[]string{"localhost", "127.0.0.1", "::1", "konnectivity-server-local", "konnectivity-server-local.kube-system.svc", "proxy.test", "203.0.113.7"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, pki.RoleServer},
+		"cluster": {[]string{"localhost", "127.0.0.1", "konnectivity-server", "konnectivity-server.kube-system.svc.cluster.local", "eu.agents.test"}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}, pki.RoleServer},
+		"client":  {nil, clientAlone, pki.RoleClient},
+		"agent":   {[]string{"10.0.0.9"}, clientAlone, pki.RoleAgent},
 	} {
 		leaf := load(t, dir, name)
 		testutil.Succeeds(t, testutil.Err(leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: want.usage})), "%s", name)
 		testutil.EqualSlices(t, leaf.ExtKeyUsage, want.usage, "what %s is for", name)
+		holder := pki.Holder{Role: want.role, TrustDomain: "prod.test"}
+		testutil.Equal(t, testutil.Must(pki.HolderOf(leaf))(t), holder, "%s", name)
+		testutil.Contains(t, stdout, holder.URI().String(), "the summary")
 		for _, n := range want.names {
 			testutil.Succeeds(t, leaf.VerifyHostname(n), "%s", name)
 		}
@@ -126,16 +130,6 @@ func TestCAsAreNamed(t *testing.T) {
 	}
 	testutil.Holds(t, signer("own") != signer("again"), "two CAs are called %q", signer("own"))
 	testutil.Equal(t, signer("clusters/old"), signer("own"), "a CA that was there signs as")
-}
-
-func TestCertsHaveRoles(t *testing.T) {
-	dir := t.TempDir()
-	stdout := succeed(t, "certs", dir+"/pki", "--trust-domain=prod.test")
-	for name, role := range map[string]pki.Role{"server": pki.RoleServer, "cluster": pki.RoleServer, "client": pki.RoleClient, "agent": pki.RoleAgent} {
-		want := pki.Holder{Role: role, TrustDomain: "prod.test"}
-		testutil.Equal(t, testutil.Must(pki.HolderOf(load(t, dir+"/pki", name)))(t), want, "%s", name)
-		testutil.Contains(t, stdout, want.URI().String(), "the summary")
-	}
 }
 
 func TestCertsNeverOverwrites(t *testing.T) {
