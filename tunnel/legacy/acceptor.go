@@ -150,7 +150,9 @@ func (a *acceptor) answer(d *accepted, request *client.DialRequest, far tunnel.C
 	}
 	c := newServer(a.mux, a.nextID(), a.duplex, request.GetAddress(), d.cancel)
 	c.in.block, c.far = a.single, far
-	c.announce(request.GetRandom())
+	if err := c.announce(request.GetRandom()); err != nil {
+		return nil, err
+	}
 	d.conn = c
 	return c, nil
 }

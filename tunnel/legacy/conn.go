@@ -80,9 +80,9 @@ func newConn(m *mux, id int64, r *role) *conn {
 	return c
 }
 
-// announce adds a server's connection to the mux, which is not lost: that would have ended the
-// dial. It sends DIAL_RSP. The first data for an old peer waits: see firstData.
-func (c *conn) announce(random int64) {
+// announce adds a server's connection to the mux and sends DIAL_RSP. The first data for
+// an old peer waits: see firstData.
+func (c *conn) announce(random int64) error {
 	old := !c.end.duplex
 	asks := 0
 	if c.in.block { // a client's stream
@@ -91,12 +91,15 @@ func (c *conn) announce(random int64) {
 	if old {
 		c.out.gate(asks)
 	}
-	_, _ = c.m.add(c.id, c)
+	if _, lost := c.m.add(c.id, c); lost != nil {
+		return lost
+	}
 	c.m.sender.tellThen(dialResponse(random, c.id, ""), func() {
 		if old && asks == 0 {
 			time.AfterFunc(firstData, c.out.open)
 		}
 	})
+	return nil
 }
 
 // receive takes a batch of DATA. Only the mux's read loop calls it.

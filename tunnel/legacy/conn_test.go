@@ -106,7 +106,7 @@ func TestForgottenConnectionHoldsNoBudget(t *testing.T) {
 				limits := Limits{Budget: shares.NewBudget(1 << 20)}.withDefaults()
 				m := newMux(func(any) error { return nil }, ToAgent, FromAgent, limits, NoMetrics{}, nil)
 				c := newServer(m, 1, duplex, "far:1", func(error) {})
-				c.announce(1)
+				testutil.NoError(t, c.announce(1))
 				testutil.NoError(t, testutil.Err(c.Write([]byte("unsent")))) // nobody runs the sender
 				end(c)
 				testutil.Fails(t, c.WriteChunks(chunks(2, 10)), "it takes more behind its end")

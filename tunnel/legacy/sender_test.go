@@ -118,7 +118,7 @@ func TestQuestionHoldsUpNoSenderForEver(t *testing.T) {
 			m := newMux(func(any) error { sent++; return nil }, FromClient, ToClient, Limits{}.withDefaults(), NoMetrics{}, nil)
 			c := newServer(m, 1, false, "a:1", nil)
 			c.in.block = true
-			c.announce(7)
+			testutil.NoError(t, c.announce(7))
 			for range 2 {
 				_, _ = c.Write([]byte("x"))
 			}

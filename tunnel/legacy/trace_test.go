@@ -34,7 +34,7 @@ func newTraced(name string) *traced {
 		_, _ = c.add(9, c.conn)
 	} else {
 		c.conn = newServer(c.mux, 9, duplex, "a:1", func(cause error) { c.note("cancel(%v)", cause) })
-		c.conn.announce(7)
+		_ = c.conn.announce(7)
 	}
 	synctest.Wait()
 	return c
