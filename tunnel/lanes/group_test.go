@@ -23,11 +23,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
-// sink dials a place that takes everything, echo:1, or hangs:1, which never answers.
+// sink dials a place that takes everything, echo:1, hangs:1, which never answers, or full:1, for
+// which there is no room.
 var sink = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	if f.Address == "hangs:1" {
+	switch f.Address {
+	case "hangs:1":
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
+	case "full:1":
+		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted}
 	}
 	near, far := net.Pipe()
 	to := io.Discard
@@ -473,6 +477,15 @@ func TestStruckDial(t *testing.T) {
 			testutil.Equal(t, g.Stats().Opened, opened, "streams that were opened for it")
 		})
 	}
+}
+
+// A dial that the peer refuses is its caller's to make elsewhere, not made again on another lane.
+func TestRefusedDial(t *testing.T) {
+	withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
+		_, err := g.Dial(t.Context(), tunnel.NewFlow("tcp", "full:1"))
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailExhausted, "what the peer said")
+		testutil.Equal(t, g.Stats().Opened, 1, "streams that were opened for it")
+	})
 }
 
 // A dial that fails with the last lane returns once the group has ended, so that its caller finds
