@@ -6,19 +6,13 @@ import (
 	"net/netip"
 	"net/url"
 	"sync"
-	"time"
 
 	"konnectivity/agent/egress"
 	"konnectivity/tunnel"
 )
 
-const (
-	// resolveTimeout bounds a look-up of all server names. The resolver asks all name
-	// servers within 5 s (internal/nameserver), and once more.
-	resolveTimeout = 12 * time.Second
-	// maxTargets bounds how many addresses are dialed, whatever DNS says.
-	maxTargets = 256
-)
+// maxTargets bounds how many addresses are dialed, whatever DNS says.
+const maxTargets = 256
 
 // resolver turns the configured servers into addresses to dial.
 type resolver struct {
@@ -31,11 +25,9 @@ func newResolver(opts Options) *resolver {
 	return &resolver{servers: opts.Servers, proxy: opts.Proxy, lookup: net.DefaultResolver.LookupNetIP}
 }
 
-// resolve returns every address, each once, and the first error. All names are looked
-// up at once, so that one whose DNS does not answer takes no time of the others'.
+// resolve returns every address, each once, and the first error. ctx bounds it. All names are
+// looked up at once, so that one whose DNS does not answer takes no time of the others'.
 func (r *resolver) resolve(ctx context.Context) ([]address, error) {
-	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
-	defer cancel()
 	found, errs := make([][]address, len(r.servers)), make([]error, len(r.servers))
 	var asking sync.WaitGroup
 	for i, server := range r.servers {

@@ -26,10 +26,6 @@ const (
 	refreshTime  = time.Second
 	refreshPause = 5 * time.Second
 
-	// lookupTime bounds a look-up in the background. The resolver asks all name servers
-	// within 5 s (internal/nameserver), and once more.
-	lookupTime = 12 * time.Second
-
 	// maxAddresses bounds how many of a name's addresses are kept linked.
 	maxAddresses = 16
 )
@@ -148,10 +144,8 @@ func (d *directory) cut(all []netip.AddrPort) []netip.AddrPort {
 }
 
 // resolve looks the server's addresses up in the background. No request waits for
-// it.
+// it. ctx bounds it.
 func (d *directory) resolve(ctx context.Context) ([]netip.AddrPort, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
-	defer cancel()
 	addrs, _, err := d.addresses(ctx, true)
 	return addrs, err
 }

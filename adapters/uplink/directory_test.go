@@ -47,21 +47,6 @@ func TestSilentDNSLeavesTimeToConnect(t *testing.T) {
 	})
 }
 
-// The first of the pod's name servers may be dead: the resolver waits 5 s for it.
-func TestLooksUpBehindADeadNameServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &directory{host: "konnectivity", port: 8090, lookup: func(ctx context.Context, _ string) ([]netip.Addr, error) {
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-time.After(10*time.Second + time.Millisecond):
-				return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
-			}
-		}}
-		testutil.Equal(t, len(testutil.Must(d.resolve(t.Context()))(t)), 1, "addresses")
-	})
-}
-
 // A name may have more addresses than are linked, in another order each time.
 func TestOfManyAddressesTheSameAreKept(t *testing.T) {
 	find := func(d *directory) []netip.AddrPort { return testutil.Must(d.find(t.Context()))(t) }

@@ -10,6 +10,16 @@ import (
 	"konnectivity/tunnel"
 )
 
+const (
+	// lookUpTime bounds a look-up. Go's resolver asks all name servers within 5 s
+	// (internal/nameserver), and once more.
+	lookUpTime = 12 * time.Second
+	// maxLookUpTime bounds one while no address is known. The resolver asks so for each search
+	// domain that is not answered, of which resolv.conf(5) has had six. It is reached by doubling,
+	// since a look-up does not notice that resolv.conf was replaced.
+	maxLookUpTime = 75 * time.Second
+)
+
 // Session is a connection to one server. Its methods may be called from any
 // goroutine.
 type Session interface {
@@ -30,8 +40,7 @@ type Config[A any, S Session] struct {
 	Events Events[A, S]
 
 	Key func(A) string // tells addresses apart
-	// Resolve returns the present addresses, and an error if some may be missing. It
-	// must bound itself; ctx may end it sooner.
+	// Resolve returns the present addresses, and an error if some may be missing. ctx bounds it.
 	Resolve func(ctx context.Context) ([]A, error)
 	// ResolveEvery is the pause between look-ups; complete says that nothing is
 	// missing.
@@ -102,6 +111,7 @@ type Set[A any, S Session] struct {
 	changed   bool            // the snapshot is not what members are
 	pending   int             // attempts and look-ups under way
 	resolving bool
+	lookUpFor time.Duration // bounds the next look-up
 	lookAgain time.Time
 	rushing   bool
 	nextRush  time.Time          // no Rush before
@@ -113,7 +123,7 @@ type Set[A any, S Session] struct {
 func New[A any, S Session](cfg Config[A, S]) *Set[A, S] {
 	s := &Set[A, S]{
 		cfg: cfg, mail: mailbox{ready: make(chan struct{}, 1)}, wanted: make(chan struct{}, 1), addresses: map[string]A{},
-		searches: searchPace{initial: cfg.Policy.Backoff},
+		searches: searchPace{initial: cfg.Policy.Backoff}, lookUpFor: lookUpTime,
 	}
 	s.snapshot.Store(new([]Member[A, S]))
 	return s
@@ -238,8 +248,10 @@ func (s *Set[A, S]) attempted(to A, session S, err error, way context.Context) {
 // lookUp resolves the names.
 func (s *Set[A, S]) lookUp() {
 	s.resolving = true
+	ctx, cancel := context.WithTimeout(s.ctx, s.lookUpFor)
 	s.background(func() func() {
-		addresses, err := s.cfg.Resolve(s.ctx)
+		defer cancel()
+		addresses, err := s.cfg.Resolve(ctx)
 		return func() { s.resolved(addresses, err) }
 	})
 }
@@ -250,10 +262,14 @@ func (s *Set[A, S]) resolved(addresses []A, err error) {
 	if s.ctx.Err() != nil {
 		return
 	}
+	was := s.lookUpFor
 	var keys []string
 	for _, a := range addresses {
 		key := s.cfg.Key(a)
 		keys, s.addresses[key] = append(keys, key), a
+	}
+	if s.lookUpFor = lookUpTime; len(s.addresses) == 0 {
+		s.lookUpFor = min(2*was, maxLookUpTime)
 	}
 	s.plan.List(keys, err == nil)
 	var known []A

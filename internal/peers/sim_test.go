@@ -622,6 +622,37 @@ func TestSlowLookUp(t *testing.T) {
 	})
 }
 
+// A look-up may take as long as a resolver needs that finds name servers slow, and once none has
+// succeeded, six search domains unanswered. While addresses are known, it is given up sooner.
+func TestLookUpsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
+		s := w.set(all)
+		takes := 6*10*time.Second + 11*time.Second
+		var took []time.Duration
+		s.cfg.Resolve = func(ctx context.Context) ([]string, error) {
+			began := time.Now()
+			defer func() { took = append(took, time.Since(began)) }()
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(takes):
+				return []string{"a"}, nil
+			}
+		}
+		stop := testutil.Start(t, s.Run)
+		s.Keep()
+		time.Sleep(4 * maxLookUpTime)
+		synctest.Wait()
+		testutil.Equal(t, len(s.Members()), 1, "sessions")
+		stop()
+		s.Close()
+		testutil.Requires(t, len(took) > 6, "look-ups: %v", took)
+		testutil.EqualSlices(t, took[:4], []time.Duration{lookUpTime, 2 * lookUpTime, 4 * lookUpTime, takes}, "how long the first took")
+		testutil.EqualSlices(t, took[4:6], []time.Duration{lookUpTime, lookUpTime}, "how long the next took")
+	})
+}
+
 // The end of many sessions takes as long as that of one.
 func TestSessionsEndTogether(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), up: map[string]bool{"1": true, "2": true, "3": true},
