@@ -40,7 +40,7 @@ type Count struct{ Routes, Agents int }
 // entry is where a key is.
 type entry struct {
 	at    Servers
-	until tunnel.Moment // where it is nowhere: how long it is waited for; otherwise 0
+	until tunnel.Moment // where it is nowhere: how long it is waited for
 }
 
 // wait is a key that is gone and may come back until some time.
@@ -146,8 +146,8 @@ func (t *Table) Due() (at tunnel.Moment, any bool) {
 
 // Find returns the servers that have a key of a cluster, and whether it is waited for.
 func (t *Table) Find(cluster string, k Key, now tunnel.Moment) (at Servers, waited bool) {
-	e := t.keys[place{cluster, k}]
-	return e.at, e.until > now
+	e, known := t.keys[place{cluster, k}]
+	return e.at, known && e.at == 0 && e.until > now
 }
 
 // Longest is Find for the longest prefix that has an address, of more than least bits.
