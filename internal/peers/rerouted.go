@@ -26,9 +26,9 @@ func (s *Set[A, S]) Rerouted() {
 		}
 		changed := false
 		for key := range s.addresses {
-			if at, err := netip.ParseAddrPort(key); err == nil { // else a proxy knows the way
-				changed = ways.to(at.Addr()) != s.ways[at.Addr()] || changed
-			}
+			to := addressOf(key)
+			was, tried := s.ways[to]
+			changed = tried && ways.to(to) != was || changed
 		}
 		if changed {
 			s.leave()
@@ -39,13 +39,19 @@ func (s *Set[A, S]) Rerouted() {
 	})
 }
 
+// addressOf is the one that a key has, or none: then a proxy knows the way.
+func addressOf(key string) netip.Addr {
+	at, _ := netip.ParseAddrPort(key)
+	return at.Addr()
+}
+
 // ways are the addresses from which this machine reaches others: none where it cannot.
 type ways map[netip.Addr]netip.Addr
 
 // to asks the kernel, once for each address.
 func (w ways) to(address netip.Addr) netip.Addr {
 	from, known := w[address]
-	if !known {
+	if !known && address.IsValid() {
 		from, _ = tunnel.OwnAddr(address)
 		w[address] = from
 	}

@@ -106,7 +106,7 @@ type Set[A any, S Session] struct {
 	plan      *Plan
 	keep      bool // stay connected, and not only serve callers of Now
 	addresses map[string]A
-	ways      ways            // as of the last Rerouted
+	ways      ways            // as of the last Rerouted, or of the first attempt behind it
 	members   []*member[A, S] // in the order they joined
 	changed   bool            // the snapshot is not what members are
 	pending   int             // attempts and look-ups under way
@@ -122,7 +122,7 @@ type Set[A any, S Session] struct {
 // New returns a Set that does nothing yet.
 func New[A any, S Session](cfg Config[A, S]) *Set[A, S] {
 	s := &Set[A, S]{
-		cfg: cfg, mail: mailbox{ready: make(chan struct{}, 1)}, wanted: make(chan struct{}, 1), addresses: map[string]A{},
+		cfg: cfg, mail: mailbox{ready: make(chan struct{}, 1)}, wanted: make(chan struct{}, 1), addresses: map[string]A{}, ways: ways{},
 		searches: searchPace{initial: cfg.Policy.Backoff}, lookUpFor: lookUpTime,
 	}
 	s.snapshot.Store(new([]Member[A, S]))
@@ -222,6 +222,7 @@ func (s *Set[A, S]) step(now time.Time) (wake time.Time) {
 // attempt connects because the Plan says so.
 func (s *Set[A, S]) attempt(to A) {
 	way := s.way
+	s.ways.to(addressOf(s.cfg.Key(to)))
 	s.background(func() func() {
 		ctx, cancel := context.WithTimeout(way, s.cfg.ConnectTimeout)
 		defer cancel()
@@ -277,6 +278,7 @@ func (s *Set[A, S]) resolved(addresses []A, err error) {
 		switch t := s.plan.find(key); {
 		case t == nil:
 			delete(s.addresses, key)
+			delete(s.ways, addressOf(key))
 		case t.listed:
 			known = append(known, a)
 		}

@@ -378,7 +378,7 @@ func TestRetry(t *testing.T) {
 
 // Once routes have changed, sessions that can tell what it means for them are told, and what
 // failed, or has no answer yet, is tried again at once if another way leads there now, as it is known
-// from then on.
+// when it was tried first, or from the last change on.
 func TestRerouted(t *testing.T) {
 	const there, away = "127.0.0.1:1", "127.0.0.1:2"
 	policy := all
@@ -388,14 +388,16 @@ func TestRerouted(t *testing.T) {
 		running(t, w, policy, func(t *testing.T, s *Set[string, *conn]) {
 			s.Keep()
 			time.Sleep(time.Second)
-			for _, want := range []int{1, 0} {
+			other := func() { s.ways = ways{addressOf(away): netip.MustParseAddr("127.0.0.9")} }
+			for i, was := range []func(){func() {}, other, func() {}} {
 				before := w.dialed()
+				s.mail.post(was)
 				s.Rerouted()
 				time.Sleep(time.Second)
-				testutil.Equal(t, w.dialed()-before, want, "attempts at once, where %q hangs", hangs)
+				testutil.Equal(t, w.dialed()-before, i%2, "attempts at once behind change %d, where %q hangs", i, hangs)
 			}
 			synctest.Wait()
-			testutil.Equal(t, s.Members()[0].Session.reroutes, 2, "times that a session was told")
+			testutil.Equal(t, s.Members()[0].Session.reroutes, 3, "times that a session was told")
 		})
 	}
 }
