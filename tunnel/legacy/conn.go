@@ -12,22 +12,6 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// firstData is how long data and an end wait after DIAL_RSP, unless the client
-// speaks first. konnectivity-client drops packets of a connection that come before its
-// dialing goroutine has run (client.go, serve and dialContext), and
-// upstream's server can write them before its "200 Connection Established"
-// (pkg/server/tunnel.go). Nothing tells when that was. But a client's process
-// may stand still for longer, and then finds both at once: so the time begins with its
-// answer to a question, which follows DIAL_RSP, and half-way it is asked again.
-const firstData = 100 * time.Millisecond
-
-// questions is how many a client is asked.
-const questions = 2
-
-// answerTime is how long a client may take to answer. Versions of
-// konnectivity-client before v0.1.1 may not.
-const answerTime = 10 * time.Second
-
 // conn is one end of a connection: the opener's, which asked for it, or the server's,
 // which serves it. Its closer decides how it ends; doc.go has the tables.
 type conn struct {
@@ -81,7 +65,7 @@ func newConn(m *mux, id int64, r *role) *conn {
 }
 
 // announce adds a server's connection to the mux and sends DIAL_RSP. The first data for
-// an old peer waits: see firstData.
+// an old peer waits: see gate.
 func (c *conn) announce(random int64) error {
 	old := !c.end.duplex
 	asks := 0
@@ -89,7 +73,7 @@ func (c *conn) announce(random int64) error {
 		asks = questions
 	}
 	if old {
-		c.out.gate(asks)
+		c.out.shut(asks)
 	}
 	if _, lost := c.m.add(c.id, c); lost != nil {
 		return lost
@@ -106,7 +90,7 @@ func (c *conn) announce(random int64) error {
 func (c *conn) receive(batch []tunnel.Chunk) {
 	c.unanswered.Store(false)
 	kept := c.in.put(batch) // before open, which lets a waiting end pass: data behind an end is dropped
-	if c.out.first {
+	if c.out.gate.old {
 		c.out.open()
 	}
 	if !kept {

@@ -34,7 +34,7 @@
 //
 // An old client drops packets of a connection that it reads before its dialing goroutine has
 // noted DIAL_RSP. So data and the end of a server's conn wait behind a gate (sendQueue):
-// with a frontend until it speaks, or has answered two questions (conn.go, questions); with an
+// with a frontend until it speaks, or has answered two questions (gate.go); with an
 // upstream server, which tells nothing, for firstData.
 //
 // # How connections end

@@ -41,7 +41,7 @@ type sender struct {
 	work    sync.Cond
 	control []controlPacket
 	ring    []*sendQueue
-	gated   int   // queues that are, and so not in the ring
+	shut    int   // queues whose gate is, and so not in the ring
 	ending  bool  // run returns once nothing waits
 	err     error // why nothing can be sent any more
 }
@@ -104,7 +104,7 @@ func (s *sender) next() (m any, kind client.PacketType, q *sendQueue, sent func(
 			}
 			continue
 		}
-		if s.ending && s.gated == 0 {
+		if s.ending && s.shut == 0 {
 			return nil, 0, nil, nil
 		}
 		s.work.Wait()

@@ -34,13 +34,10 @@ type sendQueue struct {
 	fin      *client.Packet // goes after the chunks
 	sent     func()         // called once fin was sent
 	finSent  bool
-	ringed   bool        // is in the sender's ring
-	first    bool        // was gated to begin with; never changes
-	gated    bool        // must not be sent yet
-	asks     int         // questions to the client before the gate opens, once there is something to send
-	opening  *time.Timer // of the gate, or of the next question; nil: nothing was asked
-	mute     bool        // put drops chunks
-	err      error       // what put returns from now on
+	ringed   bool // is in the sender's ring
+	gate     gate
+	mute     bool  // put drops chunks
+	err      error // what put returns from now on
 	deadline tunnel.Deadline
 }
 
@@ -53,12 +50,12 @@ func (q *sendQueue) init(s *sender, id int64) {
 func (q *sendQueue) enqueue() {
 	switch {
 	case q.ringed || q.s.err != nil || len(q.chunks) == 0 && q.fin == nil:
-	case !q.gated:
+	case q.gate.isShut:
+		q.askFirst()
+	default:
 		q.ringed = true
 		q.s.ring = append(q.s.ring, q)
 		q.s.work.Signal()
-	case q.opening == nil && q.asks > 0:
-		q.ask()
 	}
 }
 
@@ -181,64 +178,6 @@ func (q *sendQueue) silence() {
 	defer q.s.mu.Unlock()
 	q.mute = true
 	q.cond.Broadcast()
-}
-
-// gate keeps the queue, which is empty, from being sent until open is called. After so many
-// questions, if any, that the client has answered, it opens by itself.
-func (q *sendQueue) gate(asks int) {
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	q.first, q.gated, q.asks = true, true, asks
-	q.s.gated++
-}
-
-// open lets a gated queue be sent.
-func (q *sendQueue) open() {
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	q.openLocked()
-}
-
-// ask asks the client. It opens the gate if there is no answer in time.
-func (q *sendQueue) ask() {
-	q.asks--
-	q.s.control = append(q.s.control, controlPacket{Packet: question(q.id)})
-	q.s.work.Signal()
-	q.opening = time.AfterFunc(answerTime, q.open)
-}
-
-// answered is called for the answer to a question. It returns false where nothing was asked.
-func (q *sendQueue) answered() bool {
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	if q.gated && q.opening != nil {
-		q.opening.Stop()
-		q.opening = time.AfterFunc(firstData/questions, q.wasQuiet)
-	}
-	return q.opening != nil
-}
-
-// wasQuiet asks again, or opens the gate.
-func (q *sendQueue) wasQuiet() {
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	if q.gated && q.asks > 0 {
-		q.ask()
-		return
-	}
-	q.openLocked()
-}
-
-func (q *sendQueue) openLocked() {
-	if q.gated {
-		q.gated = false
-		q.s.gated--
-		if q.opening != nil {
-			q.opening.Stop()
-		}
-		q.enqueue()
-		q.s.work.Signal() // for a sender that ends, also if there is nothing to send
-	}
 }
 
 func (q *sendQueue) count() uint64 {
