@@ -107,9 +107,26 @@ type recvCredit struct {
 
 	epoch      time.Time // when the present two windows began to be consumed,
 	epochStart uint64    // and at which offset
-	fastFrom   time.Time // since when every two windows went fast; zero: the last did not
-	bulkFrom   time.Time // since when they went as bulk does; zero: the last did not
+	fast, bulk pace      // every two windows went fast, or as bulk does
 	wide       bool      // as of the last consume
+}
+
+// pace is since when every two windows have gone as it says. Zero: the last did not.
+type pace struct{ since time.Time }
+
+// note takes in whether two windows went so, which began at began.
+func (p *pace) note(held bool, began time.Time) {
+	switch {
+	case !held:
+		p.since = time.Time{}
+	case p.since.IsZero():
+		p.since = began
+	}
+}
+
+// lasts reports whether they have for growAfter.
+func (p *pace) lasts(now time.Time) bool {
+	return !p.since.IsZero() && now.Sub(p.since) >= growAfter
 }
 
 func newRecvCredit(window uint64) recvCredit {
@@ -136,7 +153,7 @@ func (c *recvCredit) unread() int { return int(c.received - c.consumed) }
 func (c *recvCredit) consume(n int, now time.Time, rtt time.Duration, pressure shares.Pressure, alone bool) (limit uint64, grant bool) {
 	c.consumed += uint64(n)
 	c.tune(now, rtt, pressure)
-	c.wide = alone && c.bulk(now) && rtt < farRTT && pressure == shares.Plenty
+	c.wide = alone && c.isBulk(now) && rtt < farRTT && pressure == shares.Plenty
 	return c.renew()
 }
 
@@ -148,10 +165,8 @@ func (c *recvCredit) present() uint64 {
 	return c.window
 }
 
-// bulk reports whether the reader has been one of bulk for growAfter.
-func (c *recvCredit) bulk(now time.Time) bool {
-	return !c.bulkFrom.IsZero() && now.Sub(c.bulkFrom) >= growAfter && !c.lags(now)
-}
+// isBulk reports whether the reader has been one of bulk for growAfter.
+func (c *recvCredit) isBulk(now time.Time) bool { return c.bulk.lasts(now) && !c.lags(now) }
 
 // lags reports whether the present two windows have taken longer than they do in bulk.
 func (c *recvCredit) lags(now time.Time) bool {
@@ -202,24 +217,14 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure shares.Pres
 		return
 	}
 	began := c.epoch
-	switch {
-	case c.lags(now):
-		c.bulkFrom = time.Time{}
-	case c.bulkFrom.IsZero():
-		c.bulkFrom = began
-	}
+	c.bulk.note(!c.lags(now), began)
 	c.epoch, c.epochStart = now, c.consumed
-	if rtt == 0 || now.Sub(began) >= 8*max(rtt, turnDelay) {
-		c.fastFrom = time.Time{}
-		return
-	}
-	if c.fastFrom.IsZero() {
-		c.fastFrom = began
-	}
-	if (rtt >= farRTT || now.Sub(c.fastFrom) >= growAfter) && pressure == shares.Plenty {
+	fast := rtt > 0 && now.Sub(began) < 8*max(rtt, turnDelay)
+	c.fast.note(fast, began)
+	if fast && (rtt >= farRTT || c.fast.lasts(now)) && pressure == shares.Plenty {
 		c.window = min(growth(rtt)*c.window, maxWindow)
 		c.bound = 0
-		c.fastFrom = now
+		c.fast.since = now
 	}
 }
 

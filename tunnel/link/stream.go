@@ -134,7 +134,7 @@ func (st *Stream) consumedLocked(n int) {
 	st.budget.Give(n)
 	ses.count.unread -= n
 	now := time.Now()
-	alone := ses.alone(st.recv.credit.bulk(now), now)
+	alone := ses.alone(st.recv.credit.isBulk(now), now)
 	if st.recv.end != nil {
 		st.recv.credit.consumed += uint64(n) // no more is coming, so no more credit
 		return
