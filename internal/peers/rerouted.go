@@ -39,7 +39,7 @@ func (s *Set[A, S]) Rerouted() {
 	})
 }
 
-// addressOf is the one that a key has, or none: then a proxy knows the way.
+// addressOf returns the IP address in a key, or none: then a proxy knows the way.
 func addressOf(key string) netip.Addr {
 	at, _ := netip.ParseAddrPort(key)
 	return at.Addr()

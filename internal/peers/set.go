@@ -14,9 +14,9 @@ const (
 	// lookUpTime bounds a look-up. Go's resolver asks all name servers within 5 s
 	// (internal/nameserver), and once more.
 	lookUpTime = 12 * time.Second
-	// maxLookUpTime bounds one while no address is known. The resolver asks so for each search
-	// domain that is not answered, of which resolv.conf(5) has had six. It is reached by doubling,
-	// since a look-up does not notice that resolv.conf was replaced.
+	// maxLookUpTime bounds one while no address is known: the resolver takes 10 s for each search
+	// domain without an answer, and resolv.conf(5) used to allow six. Look-ups get there by
+	// doubling, since one under way does not notice a new resolv.conf.
 	maxLookUpTime = 75 * time.Second
 )
 
