@@ -33,7 +33,11 @@ func (d *Dialer) dialAPI(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 }
 
 // allowAPI is allow for a connection that dialAPI has made: it may lead to any of them.
+// Another is one that an agent without APIServers has handed over.
 func (d *Dialer) allowAPI(f *tunnel.Flow, open bool, connected net.Addr) (err error) {
+	if f.Network != link.NetworkAPI {
+		return notBeside
+	}
 	for _, address := range d.opts.APIServers {
 		try := ownTry(f, address)
 		if err = d.allow(try, open, connected); err == nil {

@@ -25,6 +25,7 @@ func TestBesideTheAPIServer(t *testing.T) {
 	}
 	tcp := tunnel.NewFlow("tcp", up)
 	testutil.Equal(t, tunnel.FailureOf(testutil.Err(d.Dial(testutil.Context(t), tcp))), tunnel.FailDenied, "another network")
+	testutil.Equal(t, tunnel.FailureOf(d.Allow(tcp, tunnel.Addr{Net: "tcp", Text: up})), tunnel.FailDenied, "another network, handed over")
 	_, err := New(Options{}).Dial(testutil.Context(t), api)
 	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailBadAddress, "an agent of a node: %v", err)
 }

@@ -68,6 +68,7 @@ func (w *world) hand(m *resume.Move, next *resume.Manager) {
 		s.Kept = append(s.Kept, tunnel.CopyChunk(c.Bytes()))
 	}
 	s.Owed = m.Owed
+	testutil.Equal(w.t, s.Network, "tcp", "the network of a connection that is handed over")
 	if s.Left {
 		m.Done()
 		testutil.NoError(w.t, next.Adopt(s, nil, serveFar))

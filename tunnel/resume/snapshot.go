@@ -15,6 +15,7 @@ type Snapshot struct {
 	ID      string        `json:"id"` // of its flow
 	Origin  tunnel.Origin `json:"origin"`
 	Rules   string        `json:"rules,omitempty"` // of its flow
+	Network string        `json:"network"`
 	Address string        `json:"address"`
 
 	// Of the destination's socket: the kernel may not know them any more.

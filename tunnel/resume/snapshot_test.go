@@ -110,6 +110,22 @@ func TestAdoptedConnectionsHaveMoved(t *testing.T) {
 	testutil.Equal(t, m.all()[0].ResumeStatus().Loss, tunnel.LossReplaced, "why it has no carrier")
 }
 
+// What serves a connection that was handed over is told the network that was asked for.
+func TestAdoptedConnectionsKeepTheirNetwork(t *testing.T) {
+	m := New(Options{Window: time.Minute})
+	defer m.Wait()
+	defer m.Close()
+	near, _ := net.Pipe()
+	networks := make(chan string, 1)
+	testutil.NoError(t, m.Adopt(Snapshot{Network: link.NetworkAPI, Window: time.Minute}, tunnel.Wrap(near), func(tunnel.Conn) tunnel.Handler {
+		return tunnel.HandlerFunc(func(_ context.Context, flow *tunnel.Flow, _ tunnel.Answer, ended func(error)) {
+			networks <- flow.Network
+			ended(nil)
+		})
+	}))
+	testutil.Equal(t, <-networks, link.NetworkAPI, "the network of its flow")
+}
+
 // What a Manager that is closed cannot adopt is reset.
 func TestAdoptedTooLate(t *testing.T) {
 	m := New(Options{Window: time.Minute})
