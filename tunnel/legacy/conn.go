@@ -89,6 +89,9 @@ func (c *conn) announce(random int64) error {
 // receive takes a batch of DATA. Only the mux's read loop calls it.
 func (c *conn) receive(batch []tunnel.Chunk) {
 	c.unanswered.Store(false)
+	if c.out.gate.old {
+		c.out.spoken() // before put, whose reader may reply before it returns
+	}
 	kept := c.in.put(batch) // before open, which lets a waiting end pass: data behind an end is dropped
 	if c.out.gate.old {
 		c.out.open()

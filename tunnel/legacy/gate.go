@@ -65,6 +65,13 @@ func (q *sendQueue) askFirst() {
 	}
 }
 
+// spoken has a client that speaks asked no more: it has taken the answer to its dial.
+func (q *sendQueue) spoken() {
+	q.s.mu.Lock()
+	defer q.s.mu.Unlock()
+	q.gate.asks = 0
+}
+
 // ask asks the client. It opens the gate if there is no answer in time.
 func (q *sendQueue) ask() {
 	q.gate.asks--

@@ -2,7 +2,9 @@ package legacy
 
 import (
 	"errors"
+	"io"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,6 +109,28 @@ func TestWaitingWriterIsWoken(t *testing.T) {
 			q.fail(net.ErrClosed)
 		})
 	}
+}
+
+// A client that has spoken is not asked, though the reply is there before what it said is taken in.
+func TestClientThatHasSpokenIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sent := 0
+		m := newMux(func(any) error { sent++; return nil }, FromClient, ToClient, Limits{connBuffer: 1}.withDefaults(), NoMetrics{}, nil)
+		c := newServer(m, 1, false, "a:1", nil)
+		c.in.block = true
+		testutil.NoError(t, c.announce(7))
+		c.in.put([]tunnel.Chunk{tunnel.NewChunk(tunnel.ChunkSize)}) // a full queue
+		var read sync.WaitGroup
+		read.Go(func() { c.receive([]tunnel.Chunk{tunnel.CopyChunk([]byte("ask"))}) })
+		synctest.Wait()
+		_, _ = c.Write([]byte("reply"))
+		_, _ = io.CopyN(io.Discard, c, tunnel.ChunkSize)
+		read.Wait()
+		m.sender.finish()
+		m.sender.run()
+		testutil.Equal(t, sent, 2, "DIAL_RSP, the reply, and questions")
+		_ = c.Reset(nil)
+	})
 }
 
 // What waits behind a question is sent also without an answer, in time; where it was dropped,
