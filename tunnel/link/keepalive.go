@@ -29,7 +29,9 @@ func (ses *Session) look() {
 		return
 	}
 	ses.endWaitsLocked(now)
-	ses.sender.flushes = !ses.streams.empty()
+	if ses.sender.flushes = !ses.streams.empty(); ses.sender.flushes {
+		ses.sender.socket.fragment()
+	}
 	if ses.alive.pingNow(now) {
 		ses.pingLocked(now)
 		ses.doubtLocked()
@@ -85,6 +87,7 @@ func (ses *Session) doubtLocked() {
 		defer ses.mu.Unlock()
 		ses.alive.doubted = false
 		if silent() {
+			ses.sender.socket.fragment()
 			came := ses.Line().Received
 			ses.probeLocked(&ses.alive.probed, func(uint64) bool { return silent() && ses.Line().Received == came })
 		}

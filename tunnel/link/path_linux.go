@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// fragmentRepeats is how often a segment was sent again before its like may be divided.
+const fragmentRepeats = 2
+
 // limitSegments bounds segments of a socket that is not connected yet, both ways.
 func limitSegments(raw syscall.RawConn, size int) {
 	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, size) })
@@ -19,4 +22,15 @@ func segmentsOf(raw syscall.RawConn) (seen segments) {
 		}
 	})
 	return seen
+}
+
+// fragment lets routers divide the packets of a connection whose segments are lost in a row: the MTU
+// on the way may have shrunk, and nothing tells of it, as for Path. Those of IPv6 divide nothing.
+func (s *socket) fragment() {
+	if s.raw == nil || segmentsOf(s.raw).repeats < fragmentRepeats {
+		return
+	}
+	_ = s.raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
+	})
 }

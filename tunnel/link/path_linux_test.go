@@ -150,3 +150,20 @@ func TestSilentPeersAreNotUnheard(t *testing.T) {
 	testutil.Equal(t, p.Secure(ctx, tls.Client(raw, &tls.Config{ServerName: "peer"})), context.DeadlineExceeded, "the error")
 	testutil.Equal(t, p.narrow(time.Now()), false, "narrow")
 }
+
+// Routers may divide the packets of a connection once segments of it are lost in a row.
+func TestPacketsAreDividedOnceSegmentsAreLost(t *testing.T) {
+	t.Parallel()
+	near, far := testutil.Pair(t)
+	s := newSocket(near)
+	divided := func() bool {
+		s.fragment()
+		how := 0
+		testutil.NoError(t, s.raw.Control(func(fd uintptr) { how, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER) }))
+		return how == unix.IP_PMTUDISC_DONT
+	}
+	testutil.Equal(t, divided(), false, "divided at first")
+	testutil.NoError(t, receive(far, false))
+	testutil.Must(near.Write([]byte("lost")))(t)
+	testutil.Eventually(t, "packets to be divided", divided)
+}

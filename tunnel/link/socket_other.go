@@ -11,4 +11,5 @@ type socket struct{}
 
 func newSocket(net.Conn) socket        { return socket{} }
 func (*socket) beforeTurn(int, uint64) {}
+func (*socket) fragment()              {}
 func (*socket) line() Line             { return Line{} }

@@ -304,6 +304,7 @@ func (v *Move) end() {
 // takes over s.Kept.
 func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Handler) error {
 	life, cancel := context.WithCancelCause(m.ctx)
+	s.Network = cmp.Or(s.Network, "tcp") // from an agent of before
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
 	c.m = restore(s, time.Now())
 	c.served = &served{far: far, id: s.ID, origin: s.Origin, rules: s.Rules, network: s.Network, cancel: cancel, budget: m.budgetOf(s.Origin), over: s.Left}
