@@ -22,22 +22,12 @@ var _ peers.Rerouter = (*linkSession)(nil)
 // connectLink speaks the native protocol over a connection whose TLS handshake
 // chose it.
 func (c *connector) connectLink(ctx context.Context, conn *tls.Conn, to address) (session, error) {
-	hello, err := c.hello()
+	first := func(ctx context.Context, group string) (*link.Session, error) { return c.greet(ctx, conn, group) }
+	lane := func(ctx context.Context, group string) (*link.Session, error) { return c.connectLane(ctx, to, group) }
+	g, err := lanes.Connect(ctx, &c.lost, c.opts.Lanes, first, lane)
 	if err != nil {
 		return nil, err
 	}
-	hello.Group = lanes.NewID()
-	first, err := c.greet(ctx, conn, hello)
-	if err != nil {
-		c.lost.Add(hello.Group) // the server may have taken the link, and not hear that it is closed
-		return nil, err
-	}
-	g := lanes.New(first, lanes.Options{
-		ID: hello.Group, Lost: &c.lost, Max: c.opts.Lanes,
-		Dial: func(ctx context.Context) (*link.Session, error) {
-			return c.connectLane(ctx, to, hello.Group)
-		},
-	})
 	c.metrics.links.Add(kindServer, g)
 	return linkSession{g, c.metrics}, nil
 }
@@ -48,24 +38,19 @@ func (c *connector) connectLane(ctx context.Context, to address, group string) (
 	if err != nil {
 		return nil, err
 	}
-	hello, err := c.hello()
-	if err == nil && conn.ConnectionState().NegotiatedProtocol != link.ALPN {
-		err = errNoLink
-	}
-	if err != nil {
+	if conn.ConnectionState().NegotiatedProtocol != link.ALPN {
 		_ = conn.Close()
-		return nil, err
+		return nil, errNoLink
 	}
-	hello.Group = group
-	return c.greet(ctx, conn, hello)
+	return c.greet(ctx, conn, group)
 }
 
 // errNoLink is the error of a connection that cannot be a lane: a server of before
 // answers at the address.
 var errNoLink = errors.New("the server at this address does not speak the link protocol")
 
-// hello introduces this agent.
-func (c *connector) hello() (link.Hello, error) {
+// hello introduces this agent on a link of the group.
+func (c *connector) hello(group string) (link.Hello, error) {
 	token, err := c.token()
 	features := append(c.ends.Features(), link.FeatureIdentity, link.FeatureRules)
 	if c.opts.BesideAPI {
@@ -79,11 +64,18 @@ func (c *connector) hello() (link.Hello, error) {
 	}
 	return link.Hello{
 		Role: link.RoleAgent, Software: "konnectivity-agent " + version.Get().Version,
-		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token, Features: features, Lost: c.lost.IDs(),
+		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token, Features: features,
+		Group: group, Lost: c.lost.IDs(),
 	}, err
 }
 
-func (c *connector) greet(ctx context.Context, conn *tls.Conn, hello link.Hello) (*link.Session, error) {
+// greet makes a link of conn, which it takes over.
+func (c *connector) greet(ctx context.Context, conn *tls.Conn, group string) (*link.Session, error) {
+	hello, err := c.hello(group)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
 	ask, dead := keepaliveTimes(c.opts.Keepalive)
 	return link.Connect(ctx, conn, link.Config{
 		Hello:        hello,

@@ -160,28 +160,23 @@ func linked(l *linkSession, err error) (session, error) {
 
 // linkOver makes a link of h, which it takes over.
 func (c *connector) linkOver(ctx context.Context, h handshaken) (*linkSession, error) {
-	hello := c.hello
-	hello.Group = lanes.NewID()
-	first, err := c.greet(ctx, h, hello)
+	first := func(ctx context.Context, group string) (*link.Session, error) { return c.greet(ctx, h, group) }
+	lane := func(ctx context.Context, group string) (*link.Session, error) { return c.lane(ctx, h.addr, group) }
+	g, err := lanes.Connect(ctx, &c.lost, c.opt.Lanes, first, lane)
 	if err != nil {
-		c.lost.Add(hello.Group) // the server may have taken the link, and not hear that it is closed
 		return nil, err
 	}
-	g := lanes.New(first, lanes.Options{
-		ID: hello.Group, Lost: &c.lost, Max: c.opt.Lanes,
-		Dial: func(ctx context.Context) (*link.Session, error) { return c.lane(ctx, h.addr, hello) },
-	})
 	c.health.note(nil)
 	return &linkSession{Group: g, addr: h.addr, since: time.Now(), id: tunnel.NewID()}, nil
 }
 
-// lane makes another link to one address, in the group that hello names.
-func (c *connector) lane(ctx context.Context, addr netip.AddrPort, hello link.Hello) (*link.Session, error) {
+// lane makes another link to one address, in a group.
+func (c *connector) lane(ctx context.Context, addr netip.AddrPort, group string) (*link.Session, error) {
 	h, err := c.connectLink(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return c.greet(ctx, h, hello)
+	return c.greet(ctx, h, group)
 }
 
 // connectLink makes a connection on which the server speaks the link.
@@ -293,12 +288,13 @@ func (c *connector) secure(ctx context.Context, raw net.Conn, addr netip.AddrPor
 	return handshaken{Conn: conn, addr: addr}, c.opt.Path.Secure(ctx, conn)
 }
 
-// greet makes a link of h.
-func (c *connector) greet(ctx context.Context, h handshaken, hello link.Hello) (_ *link.Session, err error) {
+// greet makes a link of h, which it takes over, in a group.
+func (c *connector) greet(ctx context.Context, h handshaken, group string) (_ *link.Session, err error) {
+	hello := c.hello
 	if hello.Token, err = c.opt.Token(); err != nil {
 		_ = h.Close()
 		return nil, err
 	}
-	hello.Lost = c.lost.IDs()
+	hello.Group, hello.Lost = group, c.lost.IDs()
 	return link.Connect(ctx, h.Conn, link.Config{Hello: hello, Budget: c.budget, Log: c.opt.Log})
 }

@@ -19,9 +19,7 @@ func laned(t *testing.T, server *fakeServer, n *names) (s *Server, l *linkSessio
 	s = client(t, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
 	runLinked(t, s, 1)
 	l = s.sessions().link()
-	hello := s.connector.hello
-	hello.Group = server.Peers()[0].Group
-	second := testutil.Must(s.connector.lane(t.Context(), l.addr, hello))(t)
+	second := testutil.Must(s.connector.lane(t.Context(), l.addr, server.Peers()[0].Group))(t)
 	held := testutil.Must(second.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
 	testutil.Equal(t, l.Add(second), true, "the lane was taken in")
 	testutil.Eventually(t, "both lanes at the server", func() bool { return server.Links.Load() == 2 })
@@ -69,7 +67,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	}
 	testutil.Equal(t, old.Links.Load(), 0, "links of an old server")
 	testutil.Equal(t, old.Connects.Load(), 3, "CONNECTs at it")
-	_, err := s.connector.lane(t.Context(), s.connector.servers.addrs[0], s.connector.hello)
+	_, err := s.connector.lane(t.Context(), s.connector.servers.addrs[0], "")
 	testutil.Fails(t, err, "its lane")
 }
 

@@ -50,7 +50,7 @@ func (p *Probe) Linked() bool { return p.tls.link() }
 
 // Link exchanges greetings on the link, which the caller closes.
 func (p *Probe) Link(ctx context.Context) (*link.Session, error) {
-	return p.connector.greet(ctx, p.tls, p.connector.hello)
+	return p.connector.greet(ctx, p.tls, "")
 }
 
 // Admitted says whether a server without links takes our certificate. Such a

@@ -14,11 +14,6 @@ import (
 
 // Options say how a Group is kept.
 type Options struct {
-	// ID is the Group's in HELLO, which is added to Lost once the last lane is lost; nil: the
-	// peer makes the links, and names those that are lost.
-	ID   string
-	Lost *Lost
-
 	// Max bounds the lanes; with 1 or less, the first link is the only one.
 	Max int
 
@@ -26,6 +21,9 @@ type Options struct {
 	// behind. The Group closes a link that leads to another peer, as by a load
 	// balancer. nil: the peer adds lanes, by Add.
 	Dial func(ctx context.Context) (*link.Session, error)
+
+	id   string // the Group's in HELLO
+	lost *Lost  // names the Group once its last lane is lost; nil: the peer makes the links
 }
 
 // Group is one or more links to one peer that count as one. It is a tunnel.Dialer that
@@ -69,11 +67,22 @@ type lane struct {
 // drains reports whether the peer wants no new streams on the lane.
 func (l *lane) drains() bool { return l.ses.Drains().Happened() }
 
-// NewID returns a Group's id for HELLO, GroupSize random bytes.
-func NewID() string {
-	var id [link.GroupSize]byte
-	_, _ = rand.Read(id[:])
-	return string(id[:])
+// A Greeting makes a link whose HELLO names the Group that it belongs to.
+type Greeting func(ctx context.Context, group string) (*link.Session, error)
+
+// Connect makes a Group of up to n links: one by first, and others by next. It is
+// added to lost if that fails, and once the last lane is lost.
+func Connect(ctx context.Context, lost *Lost, n int, first, next Greeting) (*Group, error) {
+	var random [link.GroupSize]byte
+	_, _ = rand.Read(random[:])
+	id := string(random[:])
+	ses, err := first(ctx, id)
+	if err != nil {
+		lost.add(id) // the peer may have taken the link, and not hear that it is closed
+		return nil, err
+	}
+	dial := func(ctx context.Context) (*link.Session, error) { return next(ctx, id) }
+	return New(ses, Options{Max: n, Dial: dial, id: id, lost: lost}), nil
 }
 
 // New returns a Group of one link, to which others can be added. It lasts until its last
@@ -173,8 +182,8 @@ func (g *Group) remove(l *lane) (rest []*lane) {
 	switch {
 	case len(g.lanes) == 0:
 		g.last = l
-		if g.opt.Lost != nil && !g.closed { // before others hear of the end, and make another link
-			g.opt.Lost.Add(g.opt.ID)
+		if g.opt.lost != nil && !g.closed { // before others hear of the end, and make another link
+			g.opt.lost.add(g.opt.id)
 		}
 		g.ends.Happen()
 	case !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drops }):

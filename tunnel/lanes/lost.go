@@ -25,8 +25,8 @@ type lost struct {
 	at time.Time
 }
 
-// Add names a Group from now on.
-func (l *Lost) Add(id string) {
+// add names a Group from now on.
+func (l *Lost) add(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all[max(0, len(l.all)+1-link.MaxLost):], lost{id, time.Now()})

@@ -16,8 +16,8 @@ const specification = "../../docs/link-protocol.md"
 // here.
 func TestLostGroupsAreTold(t *testing.T) {
 	var lost Lost
-	withGroup(t, 2, Options{ID: "lost", Lost: &lost}, func(t *testing.T, r *rig, g *Group) {
-		_, closed := newGroup(t, 1, Options{ID: "closed", Lost: &lost})
+	withGroup(t, 2, Options{id: "lost", lost: &lost}, func(t *testing.T, r *rig, g *Group) {
+		_, closed := newGroup(t, 1, Options{id: "closed", lost: &lost})
 		_ = closed.Close()
 		r.far[0].Replaced()
 		synctest.Wait()
@@ -37,7 +37,7 @@ func TestLostGroupsAreBounded(t *testing.T) {
 	want := ""
 	for i := range 2 * link.MaxLost {
 		id := fmt.Sprintf("%0*d", link.GroupSize, i)
-		if lost.Add(id); i >= link.MaxLost {
+		if lost.add(id); i >= link.MaxLost {
 			want += id
 		}
 	}
