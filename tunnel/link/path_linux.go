@@ -7,9 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fragmentRepeats is how often a segment was sent again before its like may be divided.
-const fragmentRepeats = 2
-
 // limitSegments bounds segments of a socket that is not connected yet, both ways.
 func limitSegments(raw syscall.RawConn, size int) {
 	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, size) })
@@ -24,10 +21,11 @@ func segmentsOf(raw syscall.RawConn) (seen segments) {
 	return seen
 }
 
-// fragment lets routers divide the packets of a connection whose segments are lost in a row: the MTU
-// on the way may have shrunk, and nothing tells of it, as for Path. Those of IPv6 divide nothing.
+// fragment lets routers divide the packets of a connection whose oldest segment was sent again: the
+// MTU on the way may have shrunk, and nothing tells of it, as for Path. It costs nothing where that
+// has not. Routers of IPv6 divide nothing.
 func (s *socket) fragment() {
-	if s.raw == nil || segmentsOf(s.raw).repeats < fragmentRepeats {
+	if s.raw == nil || segmentsOf(s.raw).repeats == 0 {
 		return
 	}
 	_ = s.raw.Control(func(fd uintptr) {

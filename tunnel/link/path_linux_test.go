@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"syscall"
 	"testing"
@@ -151,19 +152,55 @@ func TestSilentPeersAreNotUnheard(t *testing.T) {
 	testutil.Equal(t, p.narrow(time.Now()), false, "narrow")
 }
 
-// Routers may divide the packets of a connection once segments of it are lost in a row.
-func TestPacketsAreDividedOnceSegmentsAreLost(t *testing.T) {
+// Routers may divide the packets of a link once a segment was sent again: the side that dialed finds
+// that in doubt, and each side as it looks.
+func TestPacketsAreDividedOnceSegmentsAreSentAgain(t *testing.T) {
 	t.Parallel()
-	near, far := testutil.Pair(t)
-	s := newSocket(near)
-	divided := func() bool {
-		s.fragment()
-		how := 0
-		testutil.NoError(t, s.raw.Control(func(fd uintptr) { how, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER) }))
-		return how == unix.IP_PMTUDISC_DONT
+	for what, cfg := range map[string]Config{
+		"in doubt": {Hello: Hello{Features: []string{FeatureResume}}, PingInterval: time.Minute},
+		"a look":   {PingInterval: 100 * time.Millisecond},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			near, far := testutil.Pair(t)
+			taken := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+				near, far := net.Pipe()
+				go func() { _, _ = io.Copy(io.Discard, far) }()
+				return tunnel.Wrap(near), nil
+			})
+			accepted := make(chan *Session, 1)
+			go func() {
+				ses, err := Accept(context.Background(), far, Config{Hello: cfg.Hello, Handler: &tunnel.Forwarder{Dialer: taken}})
+				testutil.NoError(t, err)
+				accepted <- ses
+			}()
+			ses := testutil.Must(Connect(t.Context(), near, cfg))(t)
+			peer := <-accepted
+			defer func() { _, _ = ses.Close(), peer.Close() }()
+			c := testutil.Must(ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
+			raw := testutil.Must(near.SyscallConn())(t)
+			divided := func() bool {
+				how := 0
+				_ = raw.Control(func(fd uintptr) { how, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER) })
+				return how == unix.IP_PMTUDISC_DONT
+			}
+			testutil.NoError(t, receive(far, false))
+			testutil.Equal(t, divided(), false, "packets are divided at first")
+			testutil.Must(c.Write([]byte("lost")))(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			dialed := make(chan struct{})
+			go func() { // again and again, as one that is doubted already is not anew
+				defer close(dialed)
+				for ctx.Err() == nil {
+					ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+					_, _ = ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1"))
+					cancel()
+				}
+			}()
+			testutil.Eventually(t, "packets to be divided", divided)
+			cancel()
+			<-dialed
+			testutil.NoError(t, receive(far, true))
+		})
 	}
-	testutil.Equal(t, divided(), false, "divided at first")
-	testutil.NoError(t, receive(far, false))
-	testutil.Must(near.Write([]byte("lost")))(t)
-	testutil.Eventually(t, "packets to be divided", divided)
 }
