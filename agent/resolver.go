@@ -26,7 +26,7 @@ func newResolver(opts Options) *resolver {
 }
 
 // resolve returns every address, each once, and the first error. ctx bounds it. All names are
-// looked up at once, so that one whose DNS does not answer takes no time of the others'.
+// looked up at once, so that one whose DNS does not answer leaves the others their time.
 func (r *resolver) resolve(ctx context.Context) ([]address, error) {
 	found, errs := make([][]address, len(r.servers)), make([]error, len(r.servers))
 	var asking sync.WaitGroup

@@ -45,6 +45,18 @@ func addressOf(key string) netip.Addr {
 	return at.Addr()
 }
 
+// forgetWays keeps the ways to known addresses alone.
+func (s *Set[A, S]) forgetWays() {
+	was := s.ways
+	s.ways = make(ways)
+	for key := range s.addresses {
+		to := addressOf(key)
+		if way, tried := was[to]; tried {
+			s.ways[to] = way
+		}
+	}
+}
+
 // ways are the addresses from which this machine reaches others: none where it cannot.
 type ways map[netip.Addr]netip.Addr
 

@@ -274,14 +274,18 @@ func (s *Set[A, S]) resolved(addresses []A, err error) {
 	}
 	s.plan.List(keys, err == nil)
 	var known []A
+	gone := false
 	for key, a := range s.addresses {
 		switch t := s.plan.find(key); {
 		case t == nil:
 			delete(s.addresses, key)
-			delete(s.ways, addressOf(key))
+			gone = true
 		case t.listed:
 			known = append(known, a)
 		}
+	}
+	if gone {
+		s.forgetWays()
 	}
 	for _, m := range s.members {
 		if gone := s.cfg.Policy.ByAddress && !m.peer.at.listed; gone != m.unlisted {

@@ -170,12 +170,14 @@ func TestPacketsAreDividedOnceSegmentsAreSentAgain(t *testing.T) {
 			})
 			accepted := make(chan *Session, 1)
 			go func() {
-				ses, err := Accept(context.Background(), far, Config{Hello: cfg.Hello, Handler: &tunnel.Forwarder{Dialer: taken}})
-				testutil.NoError(t, err)
-				accepted <- ses
+				defer close(accepted)
+				if ses, err := Accept(context.Background(), far, Config{Hello: cfg.Hello, Handler: &tunnel.Forwarder{Dialer: taken}}); err == nil {
+					accepted <- ses
+				}
 			}()
 			ses := testutil.Must(Connect(t.Context(), near, cfg))(t)
 			peer := <-accepted
+			testutil.Requires(t, peer != nil, "the link is accepted")
 			defer func() { _, _ = ses.Close(), peer.Close() }()
 			c := testutil.Must(ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 			raw := testutil.Must(near.SyscallConn())(t)

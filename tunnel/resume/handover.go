@@ -1,7 +1,6 @@
 package resume
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -305,7 +304,12 @@ func (v *Move) end() {
 // takes over s.Kept.
 func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Handler) error {
 	life, cancel := context.WithCancelCause(m.ctx)
-	s.Network = cmp.Or(s.Network, "tcp") // from an agent of before
+	if s.Network == "" { // from an agent of before
+		s.Network = "tcp"
+		if s.Address == link.APIAddress {
+			s.Network = link.NetworkAPI
+		}
+	}
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
 	c.m = restore(s, time.Now())
 	c.served = &served{far: far, id: s.ID, origin: s.Origin, rules: s.Rules, network: s.Network, cancel: cancel, budget: m.budgetOf(s.Origin), over: s.Left}

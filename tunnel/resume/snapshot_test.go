@@ -110,20 +110,28 @@ func TestAdoptedConnectionsHaveMoved(t *testing.T) {
 	testutil.Equal(t, m.all()[0].ResumeStatus().Loss, tunnel.LossReplaced, "why it has no carrier")
 }
 
-// What serves a connection that was handed over is told the network that was asked for.
+// What serves a connection that was handed over is told the network that was asked for, which
+// agents of before do not name.
 func TestAdoptedConnectionsKeepTheirNetwork(t *testing.T) {
 	m := New(Options{Window: time.Minute})
 	defer m.Wait()
 	defer m.Close()
-	near, _ := net.Pipe()
-	networks := make(chan string, 1)
-	testutil.NoError(t, m.Adopt(Snapshot{Network: link.NetworkAPI, Window: time.Minute}, tunnel.Wrap(near), func(tunnel.Conn) tunnel.Handler {
-		return tunnel.HandlerFunc(func(_ context.Context, flow *tunnel.Flow, _ tunnel.Answer, ended func(error)) {
-			networks <- flow.Network
-			ended(nil)
-		})
-	}))
-	testutil.Equal(t, <-networks, link.NetworkAPI, "the network of its flow")
+	for i, c := range []struct{ network, address, want string }{
+		{link.NetworkAPI, link.APIAddress, link.NetworkAPI},
+		{"", link.APIAddress, link.NetworkAPI},
+		{"", "a:1", "tcp"},
+	} {
+		near, _ := net.Pipe()
+		networks := make(chan string, 1)
+		s := Snapshot{Token: [16]byte{byte(i + 1)}, Network: c.network, Address: c.address, Window: time.Minute}
+		testutil.NoError(t, m.Adopt(s, tunnel.Wrap(near), func(tunnel.Conn) tunnel.Handler {
+			return tunnel.HandlerFunc(func(_ context.Context, flow *tunnel.Flow, _ tunnel.Answer, ended func(error)) {
+				networks <- flow.Network
+				ended(nil)
+			})
+		}))
+		testutil.Equal(t, <-networks, c.want, "the network of one to %s, handed over as %q", c.address, c.network)
+	}
 }
 
 // What a Manager that is closed cannot adopt is reset.
