@@ -192,7 +192,7 @@ func (c *connector) connectLink(ctx context.Context, addr netip.AddrPort) (hands
 // connectAny connects to one of the server's addresses. When all that are known fail,
 // they are looked up anew, once.
 func (c *connector) connectAny(ctx context.Context) (handshaken, error) {
-	addrs, fresh, err := c.servers.addresses(ctx, false)
+	addrs, fresh, err := c.servers.addresses(ctx)
 	if err != nil {
 		return handshaken{}, err
 	}
@@ -206,7 +206,7 @@ func (c *connector) connectAny(ctx context.Context) (handshaken, error) {
 	case fresh || ctx.Err() != nil: // a request that was given up says nothing about them
 		return h, err
 	}
-	again, _, lookupErr := c.servers.addresses(ctx, true)
+	again, lookupErr := c.servers.resolve(ctx)
 	if lookupErr != nil || sameSet(addrs, again) {
 		return h, err
 	}

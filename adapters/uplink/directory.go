@@ -51,29 +51,24 @@ func newDirectory(opt Options) *directory {
 
 // addresses returns the server's addresses, and whether they were looked up
 // just now. Old ones are better than none, and than a look-up that takes all the
-// time there is, unless they are to be renewed.
-func (d *directory) addresses(ctx context.Context, renew bool) (addrs []netip.AddrPort, fresh bool, err error) {
+// time there is.
+func (d *directory) addresses(ctx context.Context) (addrs []netip.AddrPort, fresh bool, err error) {
 	d.mu.Lock()
 	addrs, until := d.addrs, d.until
 	d.mu.Unlock()
-	if len(addrs) > 0 && !renew {
-		if time.Now().Before(until) {
-			return addrs, false, nil
-		}
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, refreshTime)
-		defer cancel()
+	if len(addrs) == 0 {
+		found, err := d.resolve(ctx)
+		return found, true, err
 	}
-	found, err := d.find(ctx)
-	if err != nil {
-		if len(addrs) > 0 {
-			d.putOff()
-			return addrs, true, nil
-		}
-		return nil, true, err
+	if time.Now().Before(until) {
+		return addrs, false, nil
 	}
-	d.keep(found)
-	return found, true, nil
+	ctx, cancel := context.WithTimeout(ctx, refreshTime)
+	defer cancel()
+	if found, err := d.resolve(ctx); err == nil {
+		addrs = found
+	}
+	return addrs, true, nil
 }
 
 func (d *directory) keep(found []netip.AddrPort) {
@@ -143,9 +138,13 @@ func (d *directory) cut(all []netip.AddrPort) []netip.AddrPort {
 	return all[:min(len(all), maxAddresses)]
 }
 
-// resolve looks the server's addresses up in the background. No request waits for
-// it. ctx bounds it.
+// resolve looks the server's addresses up. ctx bounds it.
 func (d *directory) resolve(ctx context.Context) ([]netip.AddrPort, error) {
-	addrs, _, err := d.addresses(ctx, true)
-	return addrs, err
+	found, err := d.find(ctx)
+	if err == nil {
+		d.keep(found)
+	} else {
+		d.putOff()
+	}
+	return found, err
 }

@@ -30,7 +30,7 @@ func TestSilentDNSLeavesTimeToConnect(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), DefaultConnectTimeout)
 			defer cancel()
 			start := time.Now()
-			addrs, _, err := d.addresses(ctx, false)
+			addrs, _, err := d.addresses(ctx)
 			testutil.Succeeds(t, err, "the addresses")
 			testutil.Equal(t, len(addrs), 1, "addresses: %v", addrs)
 			return time.Since(start)
@@ -42,7 +42,7 @@ func TestSilentDNSLeavesTimeToConnect(t *testing.T) {
 		testutil.Equal(t, ask(), 0, "time that the next request waited")
 		silent = false
 		time.Sleep(refreshEvery)
-		_, fresh, _ := d.addresses(t.Context(), false)
+		_, fresh, _ := d.addresses(t.Context())
 		testutil.Equal(t, fresh, true, "it is asked again")
 	})
 }

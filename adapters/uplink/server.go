@@ -98,9 +98,9 @@ func (s *Server) attemptFailed(f peers.Failure[netip.AddrPort]) {
 	}
 }
 
-// resolved notes that the server's name could not be looked up.
-func (s *Server) resolved(_ []netip.AddrPort, err error) {
-	if err != nil {
+// resolved notes that no address of the server is known.
+func (s *Server) resolved(known []netip.AddrPort, err error) {
+	if err != nil && len(known) == 0 {
 		s.health.note(err)
 	}
 }

@@ -25,17 +25,14 @@ func (s *Set[A, S]) Rerouted() {
 			}
 		}
 		changed := false
-		for key := range s.addresses {
-			to := addressOf(key)
-			was, tried := s.ways[to]
-			changed = tried && ways.to(to) != was || changed
+		for key, target := range s.targets {
+			changed = target.rerouted(ways.to(addressOf(key))) || changed
 		}
 		if changed {
 			s.leave()
 			s.way, s.leave = context.WithCancel(s.ctx)
 			s.plan.Retry()
 		}
-		s.ways = ways
 	})
 }
 
@@ -45,16 +42,25 @@ func addressOf(key string) netip.Addr {
 	return at.Addr()
 }
 
-// forgetWays keeps the ways to known addresses alone.
-func (s *Set[A, S]) forgetWays() {
-	was := s.ways
-	s.ways = make(ways)
-	for key := range s.addresses {
-		to := addressOf(key)
-		if way, tried := was[to]; tried {
-			s.ways[to] = way
-		}
+// target is an address that the Plan may have dialed.
+type target[A any] struct {
+	address A
+	tried   bool
+	way     netip.Addr // to it, as of the first attempt or the last Rerouted behind it
+}
+
+// try notes an attempt.
+func (t *target[A]) try(key string) {
+	if !t.tried {
+		t.tried, t.way = true, ways{}.to(addressOf(key))
 	}
+}
+
+// rerouted notes the present way, and reports whether it is another one than attempts took.
+func (t *target[A]) rerouted(way netip.Addr) bool {
+	other := t.tried && way != t.way
+	t.way = way
+	return other
 }
 
 // ways are the addresses from which this machine reaches others: none where it cannot.

@@ -14,9 +14,9 @@ const (
 	// lookUpTime bounds a look-up. Go's resolver asks all name servers within 5 s
 	// (internal/nameserver), and once more.
 	lookUpTime = 12 * time.Second
-	// maxLookUpTime bounds one while no address is known: the resolver takes 10 s for each search
-	// domain without an answer, and resolv.conf(5) used to allow six. Look-ups get there by
-	// doubling, since one under way does not notice a new resolv.conf.
+	// maxLookUpTime bounds one while there is no session: the resolver takes 10 s for each search
+	// domain without an answer, and resolv.conf(5) used to allow six. Look-ups that fail get there
+	// by doubling, since one under way does not notice a new resolv.conf.
 	maxLookUpTime = 75 * time.Second
 )
 
@@ -105,8 +105,7 @@ type Set[A any, S Session] struct {
 	leave     context.CancelFunc // ends way
 	plan      *Plan
 	keep      bool // stay connected, and not only serve callers of Now
-	addresses map[string]A
-	ways      ways            // as of the last Rerouted, or of the first attempt behind it
+	targets   map[string]*target[A]
 	members   []*member[A, S] // in the order they joined
 	changed   bool            // the snapshot is not what members are
 	pending   int             // attempts and look-ups under way
@@ -122,7 +121,7 @@ type Set[A any, S Session] struct {
 // New returns a Set that does nothing yet.
 func New[A any, S Session](cfg Config[A, S]) *Set[A, S] {
 	s := &Set[A, S]{
-		cfg: cfg, mail: mailbox{ready: make(chan struct{}, 1)}, wanted: make(chan struct{}, 1), addresses: map[string]A{}, ways: ways{},
+		cfg: cfg, mail: mailbox{ready: make(chan struct{}, 1)}, wanted: make(chan struct{}, 1), targets: map[string]*target[A]{},
 		searches: searchPace{initial: cfg.Policy.Backoff}, lookUpFor: lookUpTime,
 	}
 	s.snapshot.Store(new([]Member[A, S]))
@@ -211,7 +210,7 @@ func (s *Set[A, S]) step(now time.Time) (wake time.Time) {
 	}
 	dial, wake := s.plan.Next(now)
 	for _, key := range dial {
-		s.attempt(s.addresses[key])
+		s.attempt(key)
 	}
 	if s.resolving { // its end wakes the loop
 		return wake
@@ -220,9 +219,10 @@ func (s *Set[A, S]) step(now time.Time) (wake time.Time) {
 }
 
 // attempt connects because the Plan says so.
-func (s *Set[A, S]) attempt(to A) {
-	way := s.way
-	s.ways.to(addressOf(s.cfg.Key(to)))
+func (s *Set[A, S]) attempt(key string) {
+	way, target := s.way, s.targets[key]
+	target.try(key)
+	to := target.address
 	s.background(func() func() {
 		ctx, cancel := context.WithTimeout(way, s.cfg.ConnectTimeout)
 		defer cancel()
@@ -266,26 +266,20 @@ func (s *Set[A, S]) resolved(addresses []A, err error) {
 	was := s.lookUpFor
 	var keys []string
 	for _, a := range addresses {
-		key := s.cfg.Key(a)
-		keys, s.addresses[key] = append(keys, key), a
+		keys = append(keys, s.know(a))
 	}
-	if s.lookUpFor = lookUpTime; len(s.addresses) == 0 {
+	if s.lookUpFor = lookUpTime; err != nil && len(s.members) == 0 {
 		s.lookUpFor = min(2*was, maxLookUpTime)
 	}
 	s.plan.List(keys, err == nil)
 	var known []A
-	gone := false
-	for key, a := range s.addresses {
+	for key, target := range s.targets {
 		switch t := s.plan.find(key); {
 		case t == nil:
-			delete(s.addresses, key)
-			gone = true
+			delete(s.targets, key)
 		case t.listed:
-			known = append(known, a)
+			known = append(known, target.address)
 		}
-	}
-	if gone {
-		s.forgetWays()
 	}
 	for _, m := range s.members {
 		if gone := s.cfg.Policy.ByAddress && !m.peer.at.listed; gone != m.unlisted {
@@ -296,6 +290,17 @@ func (s *Set[A, S]) resolved(addresses []A, err error) {
 		s.cfg.Events.Resolved(known, err)
 	}
 	s.lookAgain = time.Now().Add(s.cfg.ResolveEvery(s.plan.Complete(), err))
+}
+
+// know has an address among the targets, and returns its key.
+func (s *Set[A, S]) know(a A) (key string) {
+	key = s.cfg.Key(a)
+	if known := s.targets[key]; known != nil {
+		known.address = a
+	} else {
+		s.targets[key] = &target[A]{address: a}
+	}
+	return key
 }
 
 // joinWanted is join for a session that the loop has asked for. If there are
@@ -322,7 +327,7 @@ func (s *Set[A, S]) join(address A, session S) {
 		}
 		return
 	}
-	s.addresses[key] = address
+	s.know(address)
 	m := &member[A, S]{Member: Member[A, S]{Session: session, Address: address, Since: now, serves: s.cfg.Serves}, peer: peer, count: count}
 	s.members, s.changed = append(s.members, m), true
 	s.news.Store(int64(tunnel.At(now)))

@@ -388,7 +388,7 @@ func TestRerouted(t *testing.T) {
 		running(t, w, policy, func(t *testing.T, s *Set[string, *conn]) {
 			s.Keep()
 			time.Sleep(time.Second)
-			other := func() { s.ways = ways{addressOf(away): netip.MustParseAddr("127.0.0.9")} }
+			other := func() { s.targets[away].way = netip.MustParseAddr("127.0.0.9") }
 			for i, was := range []func(){func() {}, other, func() {}} {
 				before := w.dialed()
 				s.mail.post(was)
@@ -624,8 +624,8 @@ func TestSlowLookUp(t *testing.T) {
 	})
 }
 
-// A look-up may take as long as a resolver needs that finds name servers slow, and once none has
-// succeeded, six search domains unanswered. While addresses are known, it is given up sooner.
+// A look-up may take as long as a resolver needs that finds name servers slow, and while there is no
+// session, six search domains unanswered. Else it is given up sooner.
 func TestLookUpsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
@@ -639,14 +639,21 @@ func TestLookUpsAreBounded(t *testing.T) {
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			case <-time.After(takes):
-				return []string{"a"}, nil
+				return w.resolve(ctx)
 			}
 		}
 		stop := testutil.Start(t, s.Run)
 		s.Keep()
 		time.Sleep(4 * maxLookUpTime)
 		synctest.Wait()
-		testutil.Equal(t, len(s.Members()), 1, "sessions")
+		testutil.Requires(t, len(s.Members()) == 1, "there is no session")
+		w.mu.Lock()
+		w.behind = map[string][]string{"b": {"1"}} // the server moves
+		w.mu.Unlock()
+		_ = s.Members()[0].Session.Close()
+		time.Sleep(4 * maxLookUpTime)
+		synctest.Wait()
+		testutil.Equal(t, len(s.Members()), 1, "sessions after the server has moved")
 		stop()
 		s.Close()
 		testutil.Requires(t, len(took) > 6, "look-ups: %v", took)
