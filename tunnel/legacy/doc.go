@@ -126,29 +126,28 @@
 //
 // Server, old peer:
 //
-//	state                   on          if          then        does                   next look
-//	open                    CloseWrite              closing     queue close
-//	open                    Close                   closing     queue close
-//	open                    peer ends               answering                          100ms
-//	closing                 sent                    over        forget
-//	closing                 peer ends               finishing
-//	closing                 Reset                   over        drop, discard, forget
-//	answering               due         busy        answering                          100ms
-//	answering               due                     lingering   queue close, mute      30s
-//	answering               CloseWrite              finishing   queue close
-//	answering               Close                   finishing   queue close
-//	answering unheard       orphaned                unheard     mute                   30s
-//	unheard                 CloseWrite              lingering   queue close            as it was
-//	unheard                 Close                   lingering   queue close
-//	unheard                 due                     unheard     cancel
-//	open answering unheard  Reset                   resetting   queue reset
-//	resetting               sent                    over        forget
-//	finishing lingering     orphaned    not closed  lingering   mute                   30s
-//	finishing lingering     sent                    delivering  forget                 as it was
-//	finishing lingering     Reset                   delivering  drop, discard, forget
-//	lingering               due                     lingering   cancel
-//	delivering              orphaned    not closed  delivering  mute                   30s
-//	delivering              due                     delivering  cancel
+//	state                           on          if          then        does                   next look
+//	open                            CloseWrite              closing     queue close
+//	open                            Close                   closing     queue close
+//	open                            peer ends               answering                          100ms
+//	closing                         sent                    over        forget
+//	closing                         peer ends               finishing
+//	answering                       due         busy        answering                          100ms
+//	answering                       due                     lingering   queue close, mute      30s
+//	answering                       CloseWrite              finishing   queue close
+//	answering                       Close                   finishing   queue close
+//	answering unheard               orphaned                unheard     mute                   30s
+//	unheard                         CloseWrite              lingering   queue close            as it was
+//	unheard                         Close                   lingering   queue close
+//	unheard                         due                     unheard     cancel
+//	open closing answering unheard  Reset                   resetting   queue reset
+//	resetting                       sent                    over        forget
+//	finishing lingering             orphaned    not closed  lingering   mute                   30s
+//	finishing lingering             sent                    delivering  forget                 as it was
+//	finishing lingering             Reset                   delivering  drop, discard, forget
+//	lingering                       due                     lingering   cancel
+//	delivering                      orphaned    not closed  delivering  mute                   30s
+//	delivering                      due                     delivering  cancel
 //
 // Server, peer with half-close:
 //
@@ -162,12 +161,12 @@
 //	halfClosed                              Close           halfClosed                         10s
 //	halfClosed                              peer ends       delivering  forget
 //	closing halfClosed finishing            due             over        forget
-//	closing halfClosed                      Reset           over        drop, discard, forget
+//	halfClosed                              Reset           over        drop, forget
 //	answering                               CloseWrite      finishing   queue close
 //	answering                               Close           finishing   queue close
 //	finishing                               sent            delivering  forget
 //	finishing                               Reset           delivering  drop, discard, forget
-//	open answering                          Reset           resetting   queue reset
+//	open closing answering                  Reset           resetting   queue reset
 //	resetting                               sent            over        forget
 //	closing halfClosed finishing resetting  DATA            over        drop, forget
 package legacy

@@ -49,18 +49,19 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	testutil.Equal(t, s.budget.Used(), 0, "bytes held")
 }
 
-// Only the first end of a connection is sent and told, and nothing behind it.
+// Only one end of a connection is sent and told, the last before it is sent, and nothing behind it.
 func TestEndIsSentOnce(t *testing.T) {
 	var sent []any
 	told := ""
 	s := newTestSender(ToAgent, func(m any) error { sent = append(sent, m); return nil })
-	q, end := newTestSendQueue(s, 1), closeRequest(1)
-	q.finish(end, func() { told += "first" })
-	q.finish(closeResponse(1, ""), func() { told += "second" })
+	q, end := newTestSendQueue(s, 1), closeResponse(1, "reset")
+	q.finish(closeResponse(1, ""), func() { told += "first" })
+	q.finish(end, func() { told += "second" })
 	testutil.ErrorIs(t, q.put(tunnel.CopyChunk([]byte("x"))), net.ErrClosed, "what is put behind it")
 	s.finish()
 	s.run()
-	testutil.Equal(t, len(sent) == 1 && sent[0] == any(end) && told == "first", true, "of %v, what was told is %q", sent, told)
+	q.finish(closeResponse(1, ""), nil)
+	testutil.Equal(t, q.fin == nil && len(sent) == 1 && sent[0] == any(end) && told == "second", true, "of %v, what was told is %q", sent, told)
 }
 
 func TestRetractedDialIsNotSent(t *testing.T) {

@@ -126,13 +126,13 @@ func (q *sendQueue) wasSent(size int) {
 	q.cond.Broadcast()
 }
 
-// finish sends p after what waits, and calls sent then; more cannot be put.
-// Only the first call counts.
+// finish sends p after what waits, and calls sent then; more cannot be put. Of several calls
+// the last counts before p is sent, and none behind it.
 func (q *sendQueue) finish(p *client.Packet, sent func()) {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
 	q.close(net.ErrClosed)
-	if q.fin == nil && !q.finSent {
+	if !q.finSent {
 		q.fin, q.sent = p, sent
 		q.enqueue()
 	}
