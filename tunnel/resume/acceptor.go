@@ -151,7 +151,7 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 	window := min(r.Window, m.opt.Window, MaxWindow)
 	c := m.newConn(nil, window, r.Attempt, r.Token, flow.Address)
 	c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
-	c.served = &served{far: far, id: flow.ID, origin: flow.Origin, rules: flow.Rules, network: flow.Network, cancel: at.cancel, budget: m.budgetOf(flow.Origin)}
+	c.served = &served{far: far, asked: flow.Request, origin: flow.Origin, cancel: at.cancel, budget: m.budgetOf(flow.Origin)}
 	at.conn = c
 	c.mu.Lock() // its opener may resume it before it has its first carrier
 	defer c.mu.Unlock()

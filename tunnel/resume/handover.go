@@ -35,13 +35,11 @@ var errMoving = &tunnel.DialError{Failure: tunnel.FailAgentLost, Reason: "the co
 
 // served is what uses an acceptor's connection: the relay to its destination.
 type served struct {
-	far     tunnel.Conn // the destination
-	id      string      // of the flow
-	origin  tunnel.Origin
-	rules   string
-	network string
-	cancel  context.CancelCauseFunc
-	budget  *link.Budget // of the client that it is for
+	far    tunnel.Conn    // the destination
+	asked  tunnel.Request // of the flow
+	origin tunnel.Origin
+	cancel context.CancelCauseFunc
+	budget *link.Budget // of the client that it is for
 
 	// Guarded by Conn.mu.
 
@@ -254,8 +252,8 @@ func (c *Conn) await(until time.Time, done func() bool) {
 // snapshot is what another process needs to go on. A connection without a socket is Left.
 func (c *Conn) snapshot(socket *tunnel.Seized) Snapshot {
 	s := Snapshot{
-		Token: c.token, ID: c.served.id, Origin: c.served.origin, Rules: c.served.rules,
-		Network: c.served.network, Address: c.address, Local: addrPort(c.dest[0]), Remote: addrPort(c.dest[1]), Left: socket == nil,
+		Token: c.token, ID: c.served.asked.ID, Origin: c.served.origin, Rules: c.served.asked.Rules,
+		Network: c.served.asked.Network, Address: c.address, Local: addrPort(c.dest[0]), Remote: addrPort(c.dest[1]), Left: socket == nil,
 	}
 	c.m.Describe(&s)
 	if socket != nil {
@@ -312,7 +310,8 @@ func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) 
 	}
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
 	c.m = restore(s, time.Now())
-	c.served = &served{far: far, id: s.ID, origin: s.Origin, rules: s.Rules, network: s.Network, cancel: cancel, budget: m.budgetOf(s.Origin), over: s.Left}
+	asked := tunnel.Request{ID: s.ID, Front: "link", Network: s.Network, Address: s.Address, Rules: s.Rules}
+	c.served = &served{far: far, asked: asked, origin: s.Origin, cancel: cancel, budget: m.budgetOf(s.Origin), over: s.Left}
 	use := c.drop
 	if !s.Left {
 		c.dest = [2]net.Addr{net.TCPAddrFromAddrPort(s.Local), net.TCPAddrFromAddrPort(s.Remote)}
@@ -353,7 +352,7 @@ func (m *Manager) tellAdopted() {
 // serve relays between c, which was adopted, and its destination. What that is owed comes
 // before all that c receives.
 func (c *Conn) serve(ctx context.Context, by tunnel.Handler, s Snapshot) {
-	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: s.Network, Address: s.Address, Rules: s.Rules}, Origin: s.Origin, Adopted: true}
+	flow := &tunnel.Flow{Request: c.served.asked, Origin: s.Origin, Adopted: true}
 	c.manager.wg.Add(1) // until the end
 	by.Serve(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
