@@ -26,8 +26,9 @@ func TestBesideTheAPIServer(t *testing.T) {
 	tcp := tunnel.NewFlow("tcp", up)
 	testutil.Equal(t, tunnel.FailureOf(testutil.Err(d.Dial(testutil.Context(t), tcp))), tunnel.FailDenied, "another network")
 	testutil.Equal(t, tunnel.FailureOf(d.Allow(tcp, tunnel.Addr{Net: "tcp", Text: up})), tunnel.FailDenied, "another network, handed over")
-	_, err := New(Options{}).Dial(testutil.Context(t), api)
-	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailBadAddress, "an agent of a node: %v", err)
+	node := New(Options{})
+	wantFailure(t, testutil.Err(node.Dial(testutil.Context(t), api)), tunnel.FailBadAddress)
+	wantFailure(t, node.Allow(api, tunnel.Addr{Net: "tcp", Text: up}), tunnel.FailBadAddress)
 }
 
 // The policy of the flags holds beside the API server as well.

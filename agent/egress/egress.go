@@ -108,9 +108,9 @@ func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 }
 
 func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	family, ok := families[f.Network]
-	if !ok {
-		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "unknown network; only tcp is served"}
+	family, err := familyOf(f)
+	if err != nil {
+		return nil, err
 	}
 	hold, err := d.holdTo(f, false)
 	if err != nil {
@@ -166,6 +166,9 @@ func (d *Dialer) Adopt(f *tunnel.Flow, connected net.Addr) error {
 }
 
 func (d *Dialer) allow(f *tunnel.Flow, open bool, connected net.Addr) error {
+	if _, err := familyOf(f); err != nil { // an agent beside the API server may have dialed it
+		return err
+	}
 	hold, err := d.holdTo(f, open)
 	switch {
 	case err != nil:
@@ -183,6 +186,14 @@ func (d *Dialer) allow(f *tunnel.Flow, open bool, connected net.Addr) error {
 
 // families says which addresses a network wants of the resolver.
 var families = map[string]string{"tcp": "ip", "tcp4": "ip4", "tcp6": "ip6"}
+
+func familyOf(f *tunnel.Flow) (string, error) {
+	family, known := families[f.Network]
+	if !known {
+		return "", &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "unknown network; only tcp is served"}
+	}
+	return family, nil
+}
 
 // explain types an error, and has it name the address.
 func explain(address string, err error) error {
