@@ -117,8 +117,10 @@ func (n *Count) add(k Key, by int) {
 
 // Forget takes all keys from a server whose link has ended.
 func (t *Table) Forget(server int, now tunnel.Moment) {
-	for p := range t.keys {
-		t.remove(server, p, now)
+	for p, e := range t.keys {
+		if e.at.Has(server) {
+			t.remove(server, p, now)
+		}
 	}
 }
 
