@@ -85,11 +85,13 @@ func TestOwner(t *testing.T) {
 
 func TestOwnerByName(t *testing.T) {
 	for _, uid := range []int{os.Getuid(), 1} {
-		known, err := user.LookupId(strconv.Itoa(uid))
-		if err != nil {
-			t.Skip(err)
-		}
-		testutil.Equal(t, testutil.Must(ParseOwner(known.Username))(t).uid, uid, "%s", known.Username)
+		t.Run(strconv.Itoa(uid), func(t *testing.T) {
+			known, err := user.LookupId(strconv.Itoa(uid))
+			if err != nil {
+				t.Skip(err)
+			}
+			testutil.Equal(t, testutil.Must(ParseOwner(known.Username))(t).uid, uid, "%s", known.Username)
+		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -57,7 +58,7 @@ func (s *store) call(verb, name, version string) (*kubeapi.Lease, error) {
 	case version != "" && version != l.ResourceVersion:
 		return nil, &kubeapi.Error{Code: 409, Reason: kubeapi.Conflict}
 	}
-	return l, nil
+	return clone(l), nil
 }
 
 func (s *store) Get(_ context.Context, name string) (*kubeapi.Lease, error) {
@@ -116,11 +117,17 @@ func (s *store) put(l *kubeapi.Lease) *kubeapi.Lease {
 	if s.version++; l.Name == NamePrefix+"me" {
 		s.renewed = append(s.renewed, time.Now())
 	}
-	stored := *l
-	l = &stored
+	l = clone(l)
 	l.ResourceVersion = strconv.Itoa(s.version)
 	s.leases[l.Name] = l
-	return l
+	return clone(l)
+}
+
+// clone has a Controller write to no map of the store.
+func clone(l *kubeapi.Lease) *kubeapi.Lease {
+	c := *l
+	c.Labels, c.Annotations = maps.Clone(l.Labels), maps.Clone(l.Annotations)
+	return &c
 }
 
 func (s *store) lease(name string) *kubeapi.Lease {
