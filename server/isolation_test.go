@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -288,6 +289,28 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	join(red) // by the new
 	testutil.Fails(t, testutil.Err(red.agentGRPC(agentHello{id: "two", token: "bad"})), "a token that is not good is taken")
 	red.reaches("connect", "a:1")
+}
+
+// The keys with which an API signs tokens are read for each that reviews them: that of agents,
+// of clients, and a tenant's.
+func TestSigningKeysAreRead(t *testing.T) {
+	config := func() (*auth.TokensConfig, *tunnel.Event) {
+		read := new(tunnel.Event)
+		return &auth.TokensConfig{Reviews: &reviews{}, Accounts: []auth.Account{{Namespace: "ns", Name: "agent"}}, SigningKeys: func(context.Context) ([]byte, error) {
+			read.Happen()
+			return nil, errors.New("there are none")
+		}}, read
+	}
+	agents, ofAgents := config()
+	clients, ofClients := config()
+	red, ofRed := config()
+	s := startSharers(t, func(o *Options) {
+		o.Tokens, o.ClientTokens, o.TenantTokens = agents, clients, func(*tenant.Tokens) *auth.TokensConfig { return red }
+	})
+	s.add("red", "").write("tokens: {kubeconfig: api, namespace: ns, serviceAccount: agent, audience: a}\n", [2]string{"api", kubeconfigOfNobody})
+	for whose, read := range map[string]*tunnel.Event{"agents'": ofAgents, "clients'": ofClients, "red's": ofRed} {
+		s.ends("the wait for keys of "+whose+" tokens", read.Done())
+	}
 }
 
 // A cluster that comes while the server goes harms nobody: whoever of it gets in
