@@ -88,7 +88,8 @@ const (
 	closeCap = 8 * time.Second
 
 	// closeLinger is how long, after CLOSE_RSP, the bytes that the peer sent before it
-	// closed may take to reach a slow destination.
+	// closed may take to reach a slow destination, and after a reset, those that were
+	// written before it to be given to gRPC.
 	closeLinger = 30 * time.Second
 )
 
@@ -191,8 +192,9 @@ var (
 		{from: []state{unheard}, on: closesWrite, to: lingering, do: queueClose, wait: keep},
 		{from: []state{unheard}, on: closes, to: lingering, do: queueClose},
 		{from: []state{unheard}, on: due, to: unheard, do: cancel},
-		{from: []state{open, closing, answering, unheard}, on: resets, to: resetting, do: queueReset},
+		{from: []state{open, closing, answering, unheard}, on: resets, to: resetting, do: queueReset, wait: closeLinger},
 		{from: []state{resetting}, on: sent, to: over, do: forget},
+		{from: []state{resetting}, on: due, to: over, do: drop | discard | forget},
 		{from: []state{finishing, lingering}, on: orphaned, if_: kept, to: lingering, do: mute, wait: closeLinger},
 		{from: []state{finishing, lingering}, on: sent, to: delivering, do: forget, wait: keep},
 		{from: []state{finishing, lingering}, on: resets, to: delivering, do: drop | discard | forget},
@@ -216,8 +218,9 @@ var (
 		{from: []state{answering}, on: closes, to: finishing, do: queueClose},
 		{from: []state{finishing}, on: sent, to: delivering, do: forget},
 		{from: []state{finishing}, on: resets, to: delivering, do: drop | discard | forget},
-		{from: []state{open, closing, answering}, on: resets, to: resetting, do: queueReset},
+		{from: []state{open, closing, answering}, on: resets, to: resetting, do: queueReset, wait: closeLinger},
 		{from: []state{resetting}, on: sent, to: over, do: forget},
+		{from: []state{resetting}, on: due, to: over, do: drop | discard | forget},
 		{from: []state{closing, halfClosed, finishing, resetting}, on: arrives, to: over, do: drop | forget},
 	}}
 )

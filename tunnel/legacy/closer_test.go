@@ -112,7 +112,22 @@ func TestCloserModel(t *testing.T) {
 			}
 		}
 		testutil.Equal(t, forgotten, 1, "seed %d: times it is forgotten: %v", seed, log)
-		testutil.AtMost(t, now.Sub(began), settleTime+2*closeTimeout, "seed %d: time after Close: %v", seed, log)
+		testutil.AtMost(t, now.Sub(began), closeLinger, "seed %d: time after Close: %v", seed, log)
+	}
+}
+
+// What a peer takes not at all is dropped some time after a reset, also behind CloseWrite.
+func TestResetFreesWhatIsNotTaken(t *testing.T) {
+	for _, role := range servers {
+		for _, before := range [][]event{{}, {closesWrite}, {peerEnds}} {
+			c, now := closer{role: role}, time.Unix(1, 0)
+			for _, e := range before {
+				c.step(e, facts{}, now)
+			}
+			kept := c.step(resets, facts{}, now)&discard == 0
+			do := c.step(due, facts{}, now.Add(closeLinger))
+			testutil.Holds(t, kept && do == drop|discard|forget && c.state == over, "behind %v: kept %v, then %b, %v", before, kept, do, c.state)
+		}
 	}
 }
 

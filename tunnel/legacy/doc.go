@@ -140,8 +140,9 @@
 //	unheard                         CloseWrite              lingering   queue close            as it was
 //	unheard                         Close                   lingering   queue close
 //	unheard                         due                     unheard     cancel
-//	open closing answering unheard  Reset                   resetting   queue reset
+//	open closing answering unheard  Reset                   resetting   queue reset            30s
 //	resetting                       sent                    over        forget
+//	resetting                       due                     over        drop, discard, forget
 //	finishing lingering             orphaned    not closed  lingering   mute                   30s
 //	finishing lingering             sent                    delivering  forget                 as it was
 //	finishing lingering             Reset                   delivering  drop, discard, forget
@@ -166,7 +167,8 @@
 //	answering                               Close           finishing   queue close
 //	finishing                               sent            delivering  forget
 //	finishing                               Reset           delivering  drop, discard, forget
-//	open closing answering                  Reset           resetting   queue reset
+//	open closing answering                  Reset           resetting   queue reset            30s
 //	resetting                               sent            over        forget
+//	resetting                               due             over        drop, discard, forget
 //	closing halfClosed finishing resetting  DATA            over        drop, forget
 package legacy
