@@ -50,7 +50,7 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err := d.review(ctx, f); err != nil {
 		return nil, err
 	}
-	cl.startup.wait(ctx)
+	cl.startup.asked()
 	return d.next.Dial(ctx, f)
 }
 

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/kubeapi"
@@ -86,27 +85,15 @@ func TestBoundsOfClientsAndNodes(t *testing.T) {
 		fmt.Sprintf(`tenant_bound_refusals_total{bound="dialsPerSecond",tenant="blue"} %d`, bound))
 }
 
-// A dial is pending while it waits for what other servers have, and no agent is picked before.
-func TestADialThatWaitsForOtherServers(t *testing.T) {
-	r := startServer(t)
-	told, picked := make(chan struct{}), make(chan struct{})
-	r.own.startup.told, r.own.startup.over = told, nil
-	d := r.own.newDialer()
-	d.next = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-		close(picked)
-		return nil, nil
-	})
-	f, done := asked(t, r.own, nil), make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = d.Dial(t.Context(), f)
-	}()
+// A dial is pending while it waits for agents that have yet to come.
+func TestADialThatWaitsIsPending(t *testing.T) {
+	r := startServer(t, func(o *Options) { o.Settle = time.Hour })
+	dialed := make(chan error, 1)
+	go func() { dialed <- testutil.Err(r.dial("connect-tls", "echo:1")) }()
 	r.eventually("it is pending", func() bool { return r.metric("pending_backend_dials 1") })
-	testutil.Holds(t, !tunnel.Closed(picked), "an agent is picked before they have told")
-	close(told)
-	<-done
-	testutil.Holds(t, tunnel.Closed(picked) && r.metric("pending_backend_dials 0"),
-		"no agent is picked, or the dial is pending still")
+	r.agent("link", agentHello{id: "a"}, echoing)
+	testutil.NoError(t, <-dialed)
+	r.eventually("it is not pending any more", func() bool { return r.metric("pending_backend_dials 0") })
 }
 
 // oneDestination is an API that allows all clients echo:1 alone, and nothing once it is closed.
@@ -162,20 +149,6 @@ func TestOddNetworksHarmNoOthers(t *testing.T) {
 		failedAs(t, testutil.Err(odd.Dial(testutil.Context(t), tunnel.NewFlow(network, "echo:1"))), tunnel.FailBadAddress, "%q", network)
 	}
 	r.roundTrip(others, 100)
-}
-
-// Where another server is in a black hole, a dial goes on with the agents that are here before its
-// client gives up.
-func TestADialDoesNotWaitForAllOtherServers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &Server{opts: Options{Settle: DefaultSettle}, drains: t.Context()}
-		u := s.newStartup()
-		u.told = make(chan struct{})
-		start := time.Now()
-		u.wait(t.Context())
-		testutil.Equal(t, time.Since(start), registry.Patience, "the wait for a server that tells nothing")
-		time.Sleep(firstAgent) // its timer
-	})
 }
 
 // agentInMemory connects to nothing, and says that it did.
@@ -250,7 +223,7 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 				f := tunnel.NewFlow("tcp", host)
 				f.Origin.Server = c.origin
 				start := time.Now()
-				cl.startup.wait(ctx)
+				cl.startup.asked()
 				_, err := cl.agents.Dial(ctx, f)
 				if took := time.Since(start); took != want || c.served != (err == nil) || err != nil && tunnel.FailureOf(err) != tunnel.FailNoAgent {
 					t.Errorf("%v after %v, which began after %v", err, took, start.Sub(began))

@@ -304,17 +304,3 @@ func (p *peering) leave(ctx context.Context, agents func() int) {
 		wait.For(ctx, leaveLook)
 	}
 }
-
-// settled is closed when there is no other server to wait for.
-func (s *Server) settled() <-chan struct{} {
-	if s.peering == nil {
-		return closed
-	}
-	return s.peering.Settled()
-}
-
-var closed = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()

@@ -4,9 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"konnectivity/server/registry"
-	"konnectivity/tunnel"
 )
 
 const (
@@ -22,18 +19,16 @@ const (
 )
 
 // startup is the time in which a cluster's agents, and what other servers tell of theirs, have
-// yet to come, so that dials in its registries wait for an agent, each for registry.Patience at
-// most: until Options.Settle after the first that serves, or firstAgent after the first dial where
+// yet to come, so that dials in its registries wait for them, each for registry.Patience at most:
+// until Options.Settle after the first agent that serves, or firstAgent after the first dial where
 // there is none, or until the cluster or the server drains. The kube-apiserver beside a server asks
 // as soon as both are up, and takes a refusal badly: it declares aggregated APIs unavailable, for
 // all kube-apiservers of the cluster. It does so after 5 s without an answer, too, but then asks
 // again at once, and after a row of refusals only in half a minute.
 type startup struct {
-	over          <-chan struct{} // closed at its end
-	end           context.CancelFunc
-	settle        time.Duration
-	told          <-chan struct{} // closed once other servers have told, as far as they can
-	asked, served sync.Once       // by a dial; of agents
+	over           <-chan struct{} // closed at its end
+	end            context.CancelFunc
+	asked, serving func() // are told of dials, and that there are agents
 }
 
 func (s *Server) newStartup() startup {
@@ -41,28 +36,6 @@ func (s *Server) newStartup() startup {
 	if s.opts.Settle == 0 {
 		end()
 	}
-	return startup{over: ctx.Done(), end: end, settle: s.opts.Settle, told: s.settled()}
-}
-
-// serving is told that there are agents.
-func (u *startup) serving() { u.endAfter(u.settle, &u.served) }
-
-// wait returns once it is known what other servers have, after registry.Patience, or once ctx has
-// ended: an agent of theirs may suit a destination better than the first one here.
-func (u *startup) wait(ctx context.Context) {
-	u.endAfter(firstAgent, &u.asked)
-	if tunnel.Closed(u.told) {
-		return
-	}
-	select {
-	case <-u.told:
-	case <-u.over:
-	case <-time.After(registry.Patience):
-	case <-ctx.Done():
-	}
-}
-
-// endAfter ends it after d, unless once was called before.
-func (u *startup) endAfter(d time.Duration, once *sync.Once) {
-	once.Do(func() { time.AfterFunc(d, u.end) })
+	endAfter := func(d time.Duration) func() { return sync.OnceFunc(func() { time.AfterFunc(d, end) }) }
+	return startup{over: ctx.Done(), end: end, asked: endAfter(firstAgent), serving: endAfter(s.opts.Settle)}
 }

@@ -88,13 +88,12 @@ type Options struct {
 
 // Servers are the others. All methods may be called from any goroutine.
 type Servers struct {
-	opts    Options
-	tls     map[string]*tls.Config // by server name
-	set     *peers.Set[address, peers.Session]
-	settled chan struct{}
-	lookup  func(ctx context.Context, host string) ([]netip.Addr, error)
-	path    link.Path
-	feeds   feeds
+	opts   Options
+	tls    map[string]*tls.Config // by server name
+	set    *peers.Set[address, peers.Session]
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	path   link.Path
+	feeds  feeds
 
 	mu       sync.Mutex
 	links    map[*Link]struct{}
@@ -105,7 +104,7 @@ type Servers struct {
 	unlooked bool                      // addresses could not all be looked up, and that was logged
 
 	// Of the loop of set.
-	unheard map[string]bool // addresses that are to be heard of until settled; nil: not known yet
+	unheard map[string]bool // addresses that are to be heard of before Known settles; nil: not known yet
 	flaps   flaps
 
 	crowded bool // of resolve: there were more than maxAddresses, and that was logged
@@ -127,7 +126,7 @@ type fault struct {
 // New returns Servers that do nothing yet.
 func New(opts Options) (*Servers, error) {
 	s := &Servers{
-		opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup,
+		opts: opts, tls: make(map[string]*tls.Config), lookup: lookup,
 		feeds: feeds{open: make(map[*feed]struct{})}, own: make(map[string]bool),
 		links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]*fault),
 		flaps: flaps{make(map[netip.AddrPort]*ends), make(map[tunnel.LossCause]time.Time)},
@@ -175,10 +174,6 @@ func (s *Servers) Run(ctx context.Context) {
 
 // Retry links at once where that has failed: another server has just come.
 func (s *Servers) Retry() { s.set.Retry() }
-
-// Settled is closed once each of the other servers has told its routes, or could not be
-// linked.
-func (s *Servers) Settled() <-chan struct{} { return s.settled }
 
 // resolve finds the addresses of the other servers. It asks for all at once, so that an API
 // or a name server that does not answer takes no time of the others'.
@@ -306,9 +301,10 @@ func (s *Servers) heard(a address) {
 	s.settle()
 }
 
+// settle has Known settle once each of the others has told its routes, or could not be linked.
 func (s *Servers) settle() {
-	if s.unheard != nil && len(s.unheard) == 0 && !tunnel.Closed(s.settled) {
-		close(s.settled)
+	if s.unheard != nil && len(s.unheard) == 0 {
+		s.opts.Known.Settle()
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/internal/peers"
 	"konnectivity/internal/testutil"
+	"konnectivity/server/registry"
 	"konnectivity/tunnel/link"
 )
 
@@ -49,7 +50,7 @@ func found(t *testing.T, all []netip.AddrPort, err error) (s *Servers, lines int
 		var failed error
 		s, failed = New(Options{
 			Found: func(context.Context) ([]netip.AddrPort, error) { return all, err },
-			TLS:   func(string, ...string) *tls.Config { return nil }, Log: log,
+			TLS:   func(string, ...string) *tls.Config { return nil }, Known: registry.NewPeers(nil), Log: log,
 		})
 		testutil.NoError(t, failed)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -95,7 +96,7 @@ func TestSlowSourceDelaysNoOther(t *testing.T) {
 // are not is logged once.
 func TestMoreAddressesThanAreLinked(t *testing.T) {
 	log, said := logtest.NewNullLogger()
-	s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Log: log}))(t)
+	s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Known: registry.NewPeers(nil), Log: log}))(t)
 	var first []address
 	for range 3 {
 		var all []netip.AddrPort
@@ -119,7 +120,7 @@ func TestMissingBesideOneThatLeaves(t *testing.T) {
 		there := netip.MustParseAddrPort("127.0.0.1:0") // no listener can have it
 		s := testutil.Must(New(Options{
 			Found: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{there}, nil },
-			TLS:   func(string, ...string) *tls.Config { return nil }, Log: logging.Silent(),
+			TLS:   func(string, ...string) *tls.Config { return nil }, Known: registry.NewPeers(nil), Log: logging.Silent(),
 		}))(t)
 		left := newItself()
 		s.set.Offer(address{at: netip.MustParseAddrPort("127.0.0.2:0")}, left)
@@ -137,7 +138,7 @@ func TestMissingBesideOneThatLeaves(t *testing.T) {
 func TestServersThatAreAwayAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, said := logtest.NewNullLogger()
-		s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Log: log}))(t)
+		s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Known: registry.NewPeers(nil), Log: log}))(t)
 		var away []address
 		for i := range 5 {
 			away = append(away, address{at: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 1)})
@@ -179,7 +180,7 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 func TestLinksThatFlapAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, said := logtest.NewNullLogger()
-		s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Log: log}))(t)
+		s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Known: registry.NewPeers(nil), Log: log}))(t)
 		var all []address
 		for i := range 5 {
 			all = append(all, address{at: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 1)})

@@ -17,8 +17,8 @@ import (
 // that failed on the way, before the destination was asked, is tried once more
 // through another connection. If the only agent that serves a destination was lost or
 // has left a moment ago, it waits for the next one for up to tunnel.BackTime, and for any
-// agent while they have yet to come, for up to Patience. Other servers are asked as agents are. Which
-// agent was picked is logged at debug with the connection's id.
+// agent while they have yet to come, for up to Patience. Other servers are asked as agents are.
+// Which agent was picked is logged at debug with the connection's id.
 func (r *Registry) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	host, _, err := tunnel.SplitAddress(f.Address)
 	if err != nil {

@@ -106,24 +106,24 @@ func doubt(before []*conn) {
 const Patience = 8 * time.Second
 
 // find returns a connection for a destination, as pick does, which it waits for where pick
-// has news, for Patience at most.
+// has news. All waits of one dial take Patience at most.
 func (r *Registry) find(ctx context.Context, host string, t *tries) (*conn, Strategy) {
-	settled, patience := r.settled, (<-chan time.Time)(nil)
+	settled := r.settled
 	for {
 		c, s, news := r.pick(host, t)
-		if news.own == nil {
+		if news.own == nil || t.late {
 			return c, s
 		}
-		if patience == nil {
-			patience = time.After(Patience)
+		if t.patience == nil {
+			t.patience = time.After(Patience)
 		}
 		select {
 		case <-news.own:
 		case <-news.far:
 		case <-settled:
 			settled = nil
-		case <-patience:
-			return nil, ""
+		case <-t.patience:
+			t.late = true
 		case <-ctx.Done():
 			return nil, ""
 		}

@@ -27,12 +27,23 @@ type Peers struct {
 	ways  [routes.MaxServers]*conn
 	wake  chan struct{} // closed and replaced when dials that wait should look again
 
-	sweeps bool // a sweep is due
+	sweeps  bool // a sweep is due
+	settled bool // Settle was called
 }
 
 // NewPeers returns Peers that tell dialed how each dial by one of them went.
 func NewPeers(dialed func(err error)) *Peers {
 	return &Peers{dialed: dialed, wake: make(chan struct{})}
+}
+
+// Settle notes that all servers have told what their agents serve, as far as they can.
+func (p *Peers) Settle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.settled {
+		p.settled = true
+		p.newsLocked()
+	}
 }
 
 // Join adds a server until leave is called. Learn and Count want its number.
@@ -200,11 +211,14 @@ func (r *Registry) TellAll(tell func(routes.Key)) {
 	}
 }
 
-// tries are the connections on which one dial has failed.
+// tries are the connections on which one dial has failed, and how long it may wait for others.
 type tries struct {
 	own   *conn   // of an agent of this server; nil: none
 	asked []*conn // other servers
 	local bool    // another server asks, so that none is asked
+
+	patience <-chan time.Time // nil: it has not waited yet
+	late     bool             // it waits no more
 }
 
 // again notes that a dial has failed by c, and says whether to go on by another. Each

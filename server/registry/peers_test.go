@@ -44,6 +44,53 @@ func shared(t *testing.T, strategies string) (*setup, *Peers, map[string]int) {
 	return s, p, told
 }
 
+// While a server starts, a dial goes by the best of all agents, which another server may have yet
+// to tell of. Where that one is in a black hole, the dial goes by an agent here, or hears that there
+// is none, before its client gives up: it does not wait for each in turn.
+func TestADialWaitsForOtherServersOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		near   string        // identifiers of an agent here; "": none
+		tells  time.Duration // another server, which has an agent for the destination; 0: never
+		over   time.Duration // when the start is; 0: never
+		local  bool          // another server asks
+		want   string
+		waited time.Duration
+	}{
+		"a better one is there":      {"cidr=10.0.0.0/8", 3 * time.Second, 0, false, "far", 3 * time.Second},
+		"it tells too late":          {"cidr=10.0.0.0/8", time.Hour, 0, false, "near", Patience},
+		"it tells nothing":           {"cidr=10.0.0.0/8", 0, 0, false, "near", Patience},
+		"it tells nothing, and none": {"", 0, 0, false, "no_agent", Patience},
+		"the start is over":          {"cidr=10.0.0.0/8", 0, time.Second, false, "near", time.Second},
+		"another server asks":        {"cidr=10.0.0.0/8", 0, 0, true, "near", 0},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s, p, _ := shared(t, "destCIDR")
+			settled := make(chan struct{})
+			s.settled = settled
+			if c.near != "" {
+				s.agent("near", c.near)
+			}
+			if c.tells > 0 {
+				time.AfterFunc(c.tells, func() {
+					s.peer(p, "far", "cidr=10.1.0.0/16")
+					p.Settle()
+				})
+			}
+			if c.over > 0 {
+				time.AfterFunc(c.over, func() { close(settled) })
+			}
+			f := tunnel.NewFlow("tcp", "10.1.0.1:1")
+			if c.local {
+				f.Origin.Server = "b"
+			}
+			began := time.Now()
+			got, took := s.outcome(f), time.Since(began)
+			testutil.Holds(t, got == c.want && took == c.waited, "via %s after %v, want %s after %v", got, took, c.want, c.waited)
+			time.Sleep(c.tells)
+		})
+	}
+}
+
 // For each strategy in turn, an agent here is asked first and then another server; the
 // longer prefix wins wherever it is.
 func TestWhoIsAsked(t *testing.T) {

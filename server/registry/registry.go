@@ -100,8 +100,8 @@ func (c *conn) better(other *conn, now tunnel.Moment) bool {
 }
 
 // New makes a registry that routes by the given strategies, in their order. Until settled
-// is closed, a dial that no agent serves waits for one that does, for up to Patience; nil: it
-// fails at once.
+// is closed, a dial waits until other servers have told what their agents serve, and for an agent
+// that serves it, for up to Patience in all; nil: it does not.
 func New(settled <-chan struct{}, strategies []Strategy, log logrus.FieldLogger) *Registry {
 	r := &Registry{log: log, settled: settled, cut: memory.New[string, cutOff](maxCut), wake: make(chan struct{})}
 	r.SetStrategies(strategies)
@@ -214,14 +214,16 @@ func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 
 // awaits reports whether a dial may wait for agents that have yet to come. One that another
 // server forwards may not: it was told of an agent here.
-func (r *Registry) awaits(t *tries) bool {
-	return r.settled != nil && !tunnel.Closed(r.settled) && !t.local
-}
+func (r *Registry) awaits(t *tries) bool { return !t.local && !t.late && r.starting() }
+
+// starting reports whether agents have yet to come.
+func (r *Registry) starting() bool { return r.settled != nil && !tunnel.Closed(r.settled) }
 
 // choose picks by the first of the strategies that an agent here or another server
 // serves. An agent here comes first, unless it is about to go, or a server has a longer
-// prefix. waited says that another server was one that serves, a moment ago, and wake is
-// closed when there is news of one.
+// prefix. waited says that another server was one that serves, a moment ago, or that others
+// have yet to tell: an agent of theirs may suit better than one here. wake is closed when there
+// is news of one.
 func (r *Registry) choose(name string, addr netip.Addr, t *tries, now tunnel.Moment) (_ *conn, _ Strategy, waited bool, wake <-chan struct{}) {
 	if r.peers == nil || t.local {
 		c, s := r.index.choose(r.order(), name, addr, t.own, now)
@@ -229,6 +231,9 @@ func (r *Registry) choose(name string, addr netip.Addr, t *tries, now tunnel.Mom
 	}
 	r.peers.mu.RLock()
 	defer r.peers.mu.RUnlock()
+	if !r.peers.settled && r.awaits(t) {
+		return nil, "", true, r.peers.wake
+	}
 	for _, s := range r.order() {
 		c, bits := r.index.pick(s, name, addr, t.own, now)
 		if c == nil || c.draining || s == DestCIDR {

@@ -108,7 +108,7 @@ func (r *Registry) backLocked(route string) {
 // awaited reports whether an agent with that route may be about to come, beside those that are
 // here: another one was cut off a moment ago, or this server has just started.
 func (r *Registry) awaited(route string) bool {
-	if r.settled != nil && !tunnel.Closed(r.settled) {
+	if r.starting() {
 		return true
 	}
 	r.mu.RLock()
