@@ -10,34 +10,49 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// peers are told when the server drains, and when the number of servers
-// changes.
-type peers struct {
-	mu       sync.Mutex
-	draining bool
-	servers  int          // as last told; 0: never
-	serving  link.Serving // the same
-	members  memory.Map[*peer, bool]
+// news is what a cluster's peers are told.
+type news struct {
+	drains  bool         // the server
+	servers int          // how many there are; 0: not known
+	serving link.Serving // whether agents serve
 }
 
-type peer struct {
-	drain func()
-	count func(int) // nil: cannot be told
+// peers are told the news as it changes.
+type peers struct {
+	mu      sync.Mutex
+	news    news
+	members memory.Map[*peer, bool]
+}
 
-	serving func(link.Serving) // nil: the same, or it is none of its business
+// peer is told by calls that must not block. Those that are nil are news that it cannot be told, or
+// that are none of its business.
+type peer struct {
+	drain   func()
+	count   func(int)
+	serving func(link.Serving)
 
 	client sidecarLink // what a sidecar's link is; zero for others
 }
 
+// tell tells of the news what was not the case before.
+func (who *peer) tell(now, before news) {
+	if now.drains && !before.drains && who.drain != nil {
+		who.drain()
+	}
+	if now.servers != before.servers && who.count != nil {
+		who.count(now.servers)
+	}
+	if now.serving != before.serving && who.serving != nil {
+		who.serving(now.serving)
+	}
+}
+
 // join adds a peer until leave is called, and tells it now what the others were
-// told while it shook hands. drain and count must not block.
+// told while it shook hands.
 func (p *peers) join(who *peer) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.draining {
-		who.drain()
-	}
-	p.tellLocked(who)
+	who.tell(p.news, news{})
 	p.members.Set(who, true)
 	return func() {
 		p.mu.Lock()
@@ -51,54 +66,27 @@ func (p *peers) join(who *peer) (leave func()) {
 func (p *peers) tell(lane *peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tellLocked(lane)
+	lane.tell(p.news, news{})
 }
 
-func (p *peers) tellLocked(who *peer) {
-	if p.servers > 0 && who.count != nil {
-		who.count(p.servers)
-	}
-	if p.serving.Told && who.serving != nil {
-		who.serving(p.serving)
-	}
-}
-
-func (p *peers) drain() {
+// update changes the news under the lock, so that the newest are told last.
+func (p *peers) update(change func(*news)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.draining = true
-	for who := range p.members.All() {
-		who.drain()
-	}
-}
-
-func (p *peers) count(n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.servers = n
-	for who := range p.members.All() {
-		if who.count != nil {
-			who.count(n)
-		}
-	}
-}
-
-// tellServing tells clients whether agents serve, if that has changed. ask is
-// called under the lock, so that the newest answer is the last that is told.
-func (p *peers) tellServing(ask func() link.Serving) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := ask()
-	if now == p.serving {
+	before := p.news
+	if change(&p.news); p.news == before {
 		return
 	}
-	p.serving = now
 	for who := range p.members.All() {
-		if who.serving != nil {
-			who.serving(now)
-		}
+		who.tell(p.news, before)
 	}
 }
+
+func (p *peers) drain() { p.update(func(n *news) { n.drains = true }) }
+
+func (p *peers) count(servers int) { p.update(func(n *news) { n.servers = servers }) }
+
+func (p *peers) tellServing(ask func() link.Serving) { p.update(func(n *news) { n.serving = ask() }) }
 
 // clients lists the sidecars that are linked.
 func (p *peers) clients() []sidecarLink {
