@@ -92,7 +92,7 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 	cl.forwarder = &tunnel.Forwarder{
 		Dialer:      cl.newDialer(),
 		DialTimeout: s.opts.DialTimeout,
-		Total:       &s.metrics.totals,
+		Total:       &cl.traffic.totals,
 		Observers:   append([]tunnel.Observer{s.metrics, connectionLog{cl.log}}, s.opts.Observers...),
 		Flows:       &tunnel.Flows{Judge: cl.judge},
 	}
@@ -100,7 +100,6 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 		cl.forwarder.Observers = append(cl.forwarder.Observers, s.table)
 	}
 	if name != "" {
-		cl.forwarder.Total = &cl.traffic.totals
 		cl.forwarder.Paces = &has.Paces
 		cl.forwarder.Observers = append(cl.forwarder.Observers, &cl.traffic)
 	}
@@ -186,15 +185,6 @@ func (cl *cluster) stay() bool {
 	}
 	cl.left.Add(1)
 	return true
-}
-
-// eachCluster calls do for the server's own cluster and for each tenant's, by name;
-// do must not block.
-func (s *Server) eachCluster(do func(*cluster)) {
-	do(s.own)
-	for _, cl := range s.tenants.clusters() {
-		do(cl)
-	}
 }
 
 // counts is how many agents there are in all clusters.

@@ -28,12 +28,13 @@ func (s *Server) agentFigures() agentFigures {
 	return f
 }
 
-// gauges makes the metrics whose values are read at each scrape.
-func (s *Server) gauges() prometheus.Collector {
+// figures makes the metrics whose values are read at each scrape.
+func (s *Server) figures() prometheus.Collector {
 	all := observe.NewFigures(MetricsPrefix, s.agentFigures)
 	gauge := func(name, help string, value func() float64) {
 		all.Gauge(name, help, func(agentFigures) float64 { return value() })
 	}
+	gauge("pending_backend_dials", "Current number of pending backend dial requests", func() float64 { return float64(s.limits.PendingDials()) })
 	gauge("unproven_connections", "Number of current connections whose peer has yet to prove who it is and say what it wants; part of listener_connections.", func() float64 {
 		n, _ := s.preAuth.Held()
 		local, _ := s.local.Held()
@@ -48,6 +49,7 @@ func (s *Server) gauges() prometheus.Collector {
 	gauge("peer_servers", "Number of other servers that are linked.", s.ofPeering(func(p *peering) int { n, _ := p.count(); return n }))
 	gauge("peer_servers_missing", "Number of addresses of other servers to which there is no link.", s.ofPeering(func(p *peering) int { return p.Missing() }))
 	gauge("peer_routes", "Number of agents and identifiers that other servers have told of.", s.ofPeering(func(p *peering) int { _, n := p.count(); return n }))
+	all.Bytes("forwarded_bytes_total", "Count of payload bytes carried, by direction.", func(agentFigures) (up, down int64) { return s.carried() }, "to_destination", "to_client")
 	all.Add(prometheus.GaugeValue, "buffered_bytes", "Bytes of the memory budget in use, by protocol: received bytes that wait for a reader and, for links, what connections count as.", func(_ agentFigures, tell observe.Tell) {
 		tell(float64(s.opts.Budget.Used()), "link")
 		tell(float64(s.grpc.Budget.Used()), "grpc")

@@ -61,33 +61,24 @@ type metrics struct {
 	reviews     *prometheus.HistogramVec
 
 	links *observe.Links // to agents, clients and other servers
-
-	// totals is where relays add the bytes they carry, and more, where set, what
-	// others have counted. It is set before the first scrape.
-	totals tunnel.Totals
-	more   func() (up, down int64)
 }
 
 // newMetrics registers a server's metrics on reg, where there may be one set only. All
-// gauges, and all counters whose labels are known, are there with 0. pending is how many dials
-// are under way.
-func newMetrics(reg prometheus.Registerer, pending func() int64) *metrics {
+// gauges, and all counters whose labels are known, are there with 0.
+func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{make: observe.NewMaker(reg, MetricsPrefix), links: observe.NewLinks(MetricsPrefix+"link_", admin.RoleAgent, admin.RoleClient, admin.RoleServer)}
 	m.make.Add(m.links)
-	m.upstream(pending)
+	m.upstream()
 	m.own()
 	return m
 }
 
-func (m *metrics) upstream(pending func() int64) {
+func (m *metrics) upstream() {
 	m.dialDuration = m.make.Histogram("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds", latencyBuckets).WithLabelValues()
 	m.writeDuration = m.make.Histogram("frontend_write_duration_seconds", "Latency of write to the frontend in seconds", latencyBuckets).WithLabelValues()
 	m.connDuration = m.make.Histogram("connection_duration_seconds", "Duration in seconds a proxied end-to-end connection was established (post-dial) before being closed.", durationBuckets).WithLabelValues()
 	m.grpcConns = m.make.Gauge("grpc_connections", "Number of current grpc connections, partitioned by service method.", "service_method")
 	m.httpConns = m.make.Gauge("http_connections", "Number of current HTTP CONNECT connections").WithLabelValues()
-	dials := observe.NewFigures(MetricsPrefix, pending)
-	dials.Gauge("pending_backend_dials", "Current number of pending backend dial requests", func(n int64) float64 { return float64(n) })
-	m.make.Add(dials)
 	m.established = m.make.Gauge("established_connections", "Current number of established end-to-end connections (post-dial).").WithLabelValues()
 	fed := observe.NewMaker(nil, MetricsPrefix) // linked registers these
 	full := fed.Gauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
@@ -145,17 +136,4 @@ func (m *metrics) own() {
 		"unset", "alone", "other")
 	m.access = m.make.Histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
 	m.reviews = m.make.Histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
-	carried := observe.NewFigures(MetricsPrefix, func() *metrics { return m })
-	carried.Bytes("forwarded_bytes_total", "Count of payload bytes carried, by direction.", (*metrics).carried, "to_destination", "to_client")
-	m.make.Add(carried)
-}
-
-// carried is the payload bytes since the start.
-func (m *metrics) carried() (up, down int64) {
-	up, down = m.totals.Load()
-	if m.more != nil {
-		moreUp, moreDown := m.more()
-		up, down = up+moreUp, down+moreDown
-	}
-	return up, down
 }

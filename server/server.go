@@ -66,7 +66,7 @@ func New(opts Options) (*Server, error) {
 	all := limits.New(opts.Budget, grpc.Budget, opts.AgentMemory, toldRoutes(&opts), admission.ShareOut(admission.Descriptors()).Relayed)
 	s := &Server{
 		opts:    opts,
-		metrics: newMetrics(opts.Registry, all.PendingDials),
+		metrics: newMetrics(opts.Registry),
 		grpc:    grpc,
 		changes: newChanges(),
 		limits:  all,
@@ -94,8 +94,7 @@ func New(opts Options) (*Server, error) {
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
 	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, OwnIDs: opts.OwnIDs, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	s.tenants = newTenants(s, opts.Tenants)
-	s.metrics.more = s.tenants.carried
-	s.metrics.make.Add(s.gauges())
+	s.metrics.make.Add(s.figures())
 	if err := s.metrics.make.Err(); err != nil {
 		return nil, err
 	}

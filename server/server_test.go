@@ -48,7 +48,8 @@ func TestEveryClientThroughEveryAgent(t *testing.T) {
 				return r.metric("established_connections 0", "http_connections 0", "pending_backend_dials 0")
 			})
 			r.hasMetrics(`requests_total{front="grpc",outcome="ok"} 2`, `requests_total{front="connect",outcome="ok"} 2`, `requests_total{front="link",outcome="ok"} 1`,
-				fmt.Sprintf(`forwarded_bytes_total{direction="to_destination"} %v`, float64(5<<20)))
+				fmt.Sprintf(`forwarded_bytes_total{direction="to_destination"} %v`, float64(5<<20)),
+				fmt.Sprintf(`forwarded_bytes_total{direction="to_client"} %v`, float64(5<<20)))
 		})
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/registry"
 	"konnectivity/server/tenant"
-	"konnectivity/tunnel/resume"
 	"konnectivity/tunnel/shares"
 )
 
@@ -41,6 +40,7 @@ type tenants struct {
 
 // view is which tenants there are, and whose a handshake is, at one moment.
 type view struct {
+	own      *cluster // the server's
 	table    *tenant.Table
 	tenants  map[string]*route // that are served, by name
 	clusters []*cluster        // theirs, by name
@@ -57,16 +57,9 @@ type route struct {
 	own     [sides]*tlsreload.Guest // on ports of its own; nil: it has none
 }
 
-// past is what tenants that are gone have added to the server's figures, which never
-// fall.
-type past struct {
-	up, down int64
-	resumed  resume.Stats
-}
-
 func newTenants(s *Server, dir *tenant.Dir) *tenants {
 	t := &tenants{server: s, dir: dir}
-	v := &view{table: new(tenant.Table)}
+	v := &view{own: s.own, table: new(tenant.Table)}
 	if dir != nil {
 		v.table = dir.Table()
 	}
@@ -179,9 +172,8 @@ func (t *tenants) bury(cl *cluster) {
 	t.server.tellAgain(cl.name)
 	t.replace(func(v *view) {
 		v.draining = slices.DeleteFunc(slices.Clone(v.draining), func(one *cluster) bool { return one == cl })
-		v.past.up += cl.traffic.totals.Up.Load()
-		v.past.down += cl.traffic.totals.Down.Load()
-		v.past.resumed = v.past.resumed.Plus(cl.ends.Stats())
+		up, down := cl.traffic.totals.Load()
+		v.past = past{v.past.up + up, v.past.down + down, v.past.resumed.Plus(cl.ends.Stats())}
 	})
 }
 
@@ -263,24 +255,23 @@ func (v *view) cluster(name string) *cluster {
 	return nil
 }
 
-// all calls do for the clusters that are served and for those that drain.
-func (v *view) all(do func(*cluster)) {
-	for _, list := range [...][]*cluster{v.clusters, v.draining} {
-		for _, cl := range list {
-			do(cl)
-		}
+// eachCluster calls do for the server's own cluster and for each tenant's, by name;
+// do must not block.
+func (s *Server) eachCluster(do func(*cluster)) { s.tenants.now.Load().each(do) }
+
+func (v *view) each(do func(*cluster)) {
+	do(v.own)
+	for _, cl := range v.clusters {
+		do(cl)
 	}
 }
 
-// carried returns the bytes of all tenants since the start.
-func (t *tenants) carried() (up, down int64) {
-	v := t.now.Load()
-	up, down = v.past.up, v.past.down
-	v.all(func(cl *cluster) {
-		up += cl.traffic.totals.Up.Load()
-		down += cl.traffic.totals.Down.Load()
-	})
-	return up, down
+// all is each, for clusters that drain, too.
+func (v *view) all(do func(*cluster)) {
+	v.each(do)
+	for _, cl := range v.draining {
+		do(cl)
+	}
 }
 
 // states is how many tenants there are by state.

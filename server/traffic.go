@@ -10,7 +10,7 @@ import (
 	"konnectivity/tunnel/resume"
 )
 
-// traffic counts what a tenant does. It is a tunnel.Observer.
+// traffic counts what a cluster does: of the server's own, totals alone. It is a tunnel.Observer.
 type traffic struct {
 	totals  tunnel.Totals
 	dialed  atomic.Int64 // with success
@@ -64,10 +64,27 @@ func (t *traffic) fill(v *admin.Tenant) {
 	v.UpBytes, v.DownBytes = t.totals.Load()
 }
 
+// past is what clusters that are gone have added to the server's figures, which never fall.
+type past struct {
+	up, down int64
+	resumed  resume.Stats
+}
+
+// carried returns the bytes of all clusters since the start.
+func (s *Server) carried() (up, down int64) {
+	v := s.tenants.now.Load()
+	up, down = v.past.up, v.past.down
+	v.all(func(cl *cluster) {
+		up += cl.traffic.totals.Up.Load()
+		down += cl.traffic.totals.Down.Load()
+	})
+	return up, down
+}
+
 // Resuming returns the figures of connections that outlive their links, of all clusters.
 func (s *Server) Resuming() resume.Stats {
 	v := s.tenants.now.Load()
-	stats := s.own.ends.Stats().Plus(v.past.resumed)
+	stats := v.past.resumed
 	v.all(func(cl *cluster) { stats = stats.Plus(cl.ends.Stats()) })
 	return stats
 }
