@@ -66,12 +66,14 @@ type apiAgents struct {
 	warned atomic.Bool // that there is none, since there was one
 }
 
-// byAgent says that the cluster's API server is dialed by agents beside it.
-func (c *config) byAgent() bool { return slices.Equal(c.api, []string{tenant.APIByAgent}) }
+// apiByAgent says that a cluster's API server is dialed by agents beside it.
+func apiByAgent(spec *tenant.Spec) bool {
+	return slices.Equal(spec.APIServers, []string{tenant.APIByAgent})
+}
 
 // apiFeatures are what the port for clients offers to agents beside the API server.
 func (cl *cluster) apiFeatures() []string {
-	if !cl.config.Load().byAgent() {
+	if !apiByAgent(cl.spec()) {
 		return nil
 	}
 	return []string{link.FeatureAPIServer, link.FeatureIdentity}
@@ -85,7 +87,7 @@ func (cl *cluster) judgeClient(peer link.Hello) error {
 		return nil
 	case !peer.BesideAPIServer():
 		return fmt.Errorf("this port is for clients, not for %ss", peer.Role)
-	case !cl.config.Load().byAgent():
+	case !apiByAgent(cl.spec()):
 		return errors.New("this server uses no agents beside the API server: --api-server=agent, or apiServers of the tenant, is not set")
 	}
 	return auth.CheckID(peer.ID)
@@ -111,13 +113,12 @@ func (cl *cluster) newAPIDialer() *dialer {
 
 // permitAPI is an error unless an API server is named for the cluster.
 func (cl *cluster) permitAPI(f *tunnel.Flow) error {
-	config := cl.config.Load()
-	switch {
-	case len(config.api) == 0:
+	switch spec := cl.spec(); {
+	case len(spec.APIServers) == 0:
 		cl.server.metrics.apiRefused(refusedUnset)
 		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 			Reason: "no API server is named on the server for this cluster: --api-server, or apiServers of the tenant"}
-	case f.Resume.Again() && !config.byAgent():
+	case f.Resume.Again() && !apiByAgent(spec):
 		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 			Reason: "this server dials the API server itself, and resumes no connection to it"}
 	}
@@ -126,14 +127,14 @@ func (cl *cluster) permitAPI(f *tunnel.Flow) error {
 
 // dialAPI connects to one of the cluster's API servers, or has an agent beside it do so.
 func (cl *cluster) dialAPI(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	config := cl.config.Load()
-	if config.byAgent() {
+	spec := cl.spec()
+	if apiByAgent(spec) {
 		return cl.dialBeside(ctx, f)
 	}
 	if err := limits.TakeSocket(f); err != nil {
 		return nil, err
 	}
-	far, _, err := race.Any(ctx, config.api, dialTCP)
+	far, _, err := race.Any(ctx, spec.APIServers, dialTCP)
 	if err != nil {
 		return nil, tunnel.AsDialError(f.Address, err)
 	}

@@ -8,8 +8,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/memory"
-	"konnectivity/internal/policy"
-	"konnectivity/internal/policyfile"
 	"konnectivity/server/auth"
 	"konnectivity/server/limits"
 	"konnectivity/server/registry"
@@ -17,16 +15,6 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 	"konnectivity/tunnel/shares"
-)
-
-// state is where a cluster is in its life; doc.go has the transitions.
-type state int
-
-const (
-	loading  state = iota // made, and not in force: no handshake leads to it
-	serving               // it admits connections
-	draining              // it admits no connections, and cuts those it has
-	gone                  // nothing of it is left
 )
 
 // cluster is the runtime of one cluster: its agents, its connections and its peers. A
@@ -59,23 +47,20 @@ type cluster struct {
 
 	metered int64 // bytes carried when the meter last read them; only the meter uses it
 
-	mu    sync.Mutex
-	state state
-	spec  *tenant.Spec // in force; nil: the server's own
-	conns memory.Map[*conn, bool]
-	left  sync.WaitGroup // what draining waits for: connections and gRPC streams
+	mu     sync.Mutex // held to replace config, too
+	drains bool       // it admits no connections
+	conns  memory.Map[*conn, bool]
+	left   sync.WaitGroup // what draining waits for: connections and gRPC streams
 }
 
 // config is what a cluster's peers are held to. It is replaced as a whole.
 type config struct {
-	gate   auth.Gate
-	policy *policy.Policy     // beside that of the flags; nil: none
-	file   *policyfile.File   // beside that of the flags; nil: none
-	api    []string           // HOST:PORT of the cluster's API server, or tenant.APIByAgent; none: agents do not reach it
-	stop   context.CancelFunc // ends what the gate runs; nil: nothing
+	spec *tenant.Spec // of the server's own cluster it has APIServers alone
+	gate auth.Gate
+	stop context.CancelFunc // ends what the gate runs; nil: nothing
 }
 
-// newCluster returns a cluster that is loading, without config.
+// newCluster returns a cluster without config.
 func (s *Server) newCluster(name string, has *limits.Tenant, strategies []registry.Strategy) *cluster {
 	cl := &cluster{server: s, name: name, log: s.opts.Log, limits: has}
 	if name != "" {
@@ -117,25 +102,20 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 // gate is what agents pass.
 func (cl *cluster) gate() *auth.Gate { return &cl.config.Load().gate }
 
-// serve puts the cluster into force: handshakes lead to it from now on.
-func (cl *cluster) serve() {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	cl.state = serving
-}
+// spec is what is in force.
+func (cl *cluster) spec() *tenant.Spec { return cl.config.Load().spec }
 
-// change puts a new spec into force. It cuts exactly those connections that would not
+// change puts a new config into force. It cuts exactly those connections that would not
 // be admitted any more: of peers whose certificates no CA of the tenant has issued or a list
 // names, of agents whose tokens another API has reviewed, and to destinations that its rules do
 // not allow.
-func (cl *cluster) change(now *tenant.Spec, next *config) {
-	cl.agents.SetStrategies(cl.server.strategiesOf(now))
+func (cl *cluster) change(next *config) {
+	cl.agents.SetStrategies(cl.server.strategiesOf(next.spec))
 	cl.peers.tellServing(cl.serving)
 	cl.mu.Lock()
-	old := cl.spec
-	cl.spec = now
 	was := cl.config.Swap(next)
 	cl.mu.Unlock()
+	old, now := was.spec, next.spec
 	if was.stop != nil && was.gate.Tokens != next.gate.Tokens {
 		was.stop()
 	}
@@ -156,7 +136,7 @@ func (cl *cluster) change(now *tenant.Spec, next *config) {
 func (cl *cluster) drain() {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	cl.state = draining
+	cl.drains = true
 	cl.startup.end()
 	for c := range cl.conns.All() {
 		c.cut(errCut)
@@ -171,16 +151,13 @@ func (cl *cluster) awaitEnd() {
 	cl.left.Wait()
 	cl.ends.Close()
 	cl.ends.Wait()
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	cl.state = gone
 }
 
 // stay makes drain wait for a call of left.Done; false: the cluster drains.
 func (cl *cluster) stay() bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	if cl.state >= draining {
+	if cl.drains {
 		return false
 	}
 	cl.left.Add(1)

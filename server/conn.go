@@ -145,7 +145,7 @@ func (cl *cluster) add(ctx context.Context, c *conn, spec *tenant.Spec) (life co
 	defer cl.mu.Unlock()
 	var room *shares.Share
 	if spec != nil {
-		if cl.state >= draining || cl.spec != spec && c.judge(spec, cl.spec) != nil {
+		if now := cl.spec(); cl.drains || now != spec && c.judge(spec, now) != nil {
 			return nil, nil, errors.New("the tenant was removed, or does not trust its certificate any more")
 		}
 		if room = cl.room[c.side]; !room.Take(1) {

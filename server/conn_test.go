@@ -31,8 +31,7 @@ func casOf(ca *pki.CA) *tenant.CAs {
 // tenant is a cluster of a tenant that both sides come to by r's CA.
 func (r *rig) tenant() *cluster {
 	cl := r.newCluster("a", r.limits.Tenant("a"), nil)
-	cl.spec = &tenant.Spec{Name: "a", Agents: casOf(r.ca), Clients: casOf(r.ca)}
-	cl.config.Store(&config{})
+	cl.config.Store(&config{spec: &tenant.Spec{Name: "a", Agents: casOf(r.ca), Clients: casOf(r.ca)}})
 	return cl
 }
 
@@ -66,7 +65,7 @@ func TestWhoAChangeCuts(t *testing.T) {
 		for side := range sides {
 			r.guest(cl, side, func() { cut[side] = true })
 		}
-		if cl.change(&c.now, &config{}); cut[agents] != c.agents || cut[clients] != c.clients {
+		if cl.change(&config{spec: &c.now}); cut[agents] != c.agents || cut[clients] != c.clients {
 			t.Errorf("%s: agents were cut: %v, clients: %v", name, cut[agents], cut[clients])
 		}
 	}
@@ -93,7 +92,7 @@ func TestAListCutsWhomItNames(t *testing.T) {
 	other.Lists = testutil.Must(tlsreload.ParseLists(empty, []*x509.Certificate{r.ca.Certificate()}))(t)[0]
 	named.Digest[0]++
 	other.Digest[1]++
-	cl.change(&tenant.Spec{Agents: &other, Clients: &named}, &config{})
+	cl.change(&config{spec: &tenant.Spec{Agents: &other, Clients: &named}})
 	testutil.Holds(t, causes[agents] == nil && causes[clients] == errRevoked, "cut for %v", causes)
 }
 

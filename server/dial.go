@@ -88,7 +88,7 @@ func (cl *cluster) permit(f *tunnel.Flow) error {
 	if err = cl.allows(host, port); err == nil {
 		f.Rules, err = cl.server.opts.PolicyFile.Server(f, host, port)
 	}
-	if own := cl.config.Load().file; err == nil && own != nil {
+	if own := cl.spec().PolicyFile; err == nil && own != nil {
 		f.Rules, err = own.Also(f, host, port, f.Rules)
 	}
 	if err != nil {
@@ -102,7 +102,7 @@ func (cl *cluster) permit(f *tunnel.Flow) error {
 // destination to all.
 func (cl *cluster) allows(host string, port uint16) error {
 	err := cl.server.opts.Policy.AllowUnresolved(host, port)
-	if own := cl.config.Load().policy; err == nil && own != nil {
+	if own := cl.spec().Policy; err == nil && own != nil {
 		err = own.AllowUnresolved(host, port)
 	}
 	return err

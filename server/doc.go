@@ -14,12 +14,12 @@
 // What another server forwards comes by a port of its own and names its cluster
 // (peering.go, package reach).
 //
-// The states of a cluster:
+// The states of a cluster, which the present view tells:
 //
-//	loading   it is made, and no handshake leads to it
+//	loading   it is made, and not in the view: no handshake leads to it
 //	serving   handshakes lead to it, and it admits connections
 //	draining  no handshake leads to it, it admits nobody, and its connections are cut
-//	gone      its last connection and stream have ended
+//	gone      its last connection and stream have ended, and it is not in the view
 //
 //	from      event                                           to        what happens
 //	-         a tenant appears in the table of Dir            loading   limits, registry and reviewer of tokens are made

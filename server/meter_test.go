@@ -109,7 +109,7 @@ func TestBandwidthIsBounded(t *testing.T) {
 	conn := red.reaches("link", "a:1")
 	had := red.got.Load()
 	red.write("")
-	testutil.Requires(t, red.cluster().spec.Bounds.MbitPerSecond == 0, "the bound was not lifted")
+	testutil.Requires(t, red.cluster().spec().Bounds.MbitPerSecond == 0, "the bound was not lifted")
 	before := red.cluster().limits.Paces.Up.Held()
 	testutil.Must(conn.Write([]byte(strings.Repeat("x", size))))(t)
 	conn.Close()

@@ -72,7 +72,7 @@ func (cl *cluster) cut(judge func(*conn) error) {
 // with its own connection to this server, if that is not admitted any more.
 func (cl *cluster) judge(f *tunnel.Flow) error {
 	if f.Front == frontAPI {
-		if len(cl.config.Load().api) == 0 {
+		if len(cl.spec().APIServers) == 0 {
 			return errNoAPI
 		}
 		return nil
@@ -84,7 +84,7 @@ func (cl *cluster) judge(f *tunnel.Flow) error {
 	if err := cl.allows(host, port); err != nil {
 		return err
 	}
-	if own := cl.config.Load().file; own != nil {
+	if own := cl.spec().PolicyFile; own != nil {
 		if err := own.Still(f, "", host, port); err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
 	"konnectivity/server/limits"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/shares"
@@ -92,7 +93,7 @@ func New(opts Options) (*Server, error) {
 		s.access = auth.NewAccess(opts.AccessReviews, s.metrics.accessReviewed)
 	}
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
-	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, OwnIDs: opts.OwnIDs, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
+	s.own.config.Store(&config{spec: &tenant.Spec{APIServers: opts.APIServers}, gate: auth.Gate{Claims: opts.Claims, OwnIDs: opts.OwnIDs, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	s.tenants = newTenants(s, opts.Tenants)
 	s.metrics.make.Add(s.figures())
 	if err := s.metrics.make.Err(); err != nil {

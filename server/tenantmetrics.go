@@ -49,10 +49,10 @@ var tenantFamilies = []tenantFamily{
 	{"tenant_agent_refusals_total", "Count of agents refused, by tenant.", counter, one(func(cl *cluster) float64 { return float64(cl.traffic.refused.Load()) })},
 	{"tenant_bound_refusals_total", "Count of requested connections that were refused by a bound, by tenant and bound.", counter, byBound()},
 	{"tenant_certificate_expiry_timestamp_seconds", "When the first certificate of a tenant's files expires, in seconds since 1970.", gauge, one(func(cl *cluster) float64 {
-		return float64(cl.current().Expiries[0].Until.Unix())
+		return float64(cl.spec().Expiries[0].Until.Unix())
 	})},
 	{"tenant_certificate_lifetime_seconds", "For how many seconds that certificate is valid in all.", gauge, one(func(cl *cluster) float64 {
-		first := cl.current().Expiries[0]
+		first := cl.spec().Expiries[0]
 		return first.Until.Sub(first.From).Seconds()
 	})},
 	{"tenant_bandwidth_wait_seconds_total", "Seconds that connections, taken together, have waited for bounds.mbitPerSecond, by tenant and direction.", counter, directions(
@@ -139,19 +139,12 @@ func familiesOf(clusters []*cluster) []*dto.MetricFamily {
 func listsFamily(clusters []*cluster) *dto.MetricFamily {
 	f := newFamily("tenant_revocations_expiry_timestamp_seconds", "When the first revocation list of a tenant is to be replaced, in seconds since 1970.", gauge)
 	for _, cl := range clusters {
-		if until := cl.current().ListsUntil(); !until.IsZero() {
+		if until := cl.spec().ListsUntil(); !until.IsZero() {
 			at := float64(until.Unix())
 			f.Metric = append(f.Metric, &dto.Metric{Label: []*dto.LabelPair{pair("tenant", cl.name)}, Gauge: &dto.Gauge{Value: &at}})
 		}
 	}
 	return f
-}
-
-// current is the spec in force.
-func (cl *cluster) current() *tenant.Spec {
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	return cl.spec
 }
 
 // of makes the series of one metric, all at once: one by one they would be some

@@ -133,13 +133,10 @@ func (t *tenants) apply(table *tenant.Table) {
 			case is.spec != spec:
 				// Before the view is published, so that handshakes by the new spec are admitted.
 				// Those by the old one are judged again when they end (cluster.add).
-				is.cluster.change(spec, t.configOf(spec, is.cluster))
+				is.cluster.change(t.configOf(spec, is.cluster))
 				is = t.newRoute(spec, is.cluster)
 			}
 			v.tenants[name] = is
-		}
-		for _, cl := range added {
-			cl.serve()
 		}
 		for _, name := range slices.Sorted(maps.Keys(v.tenants)) {
 			v.clusters = append(v.clusters, v.tenants[name].cluster)
@@ -181,7 +178,6 @@ func (t *tenants) bury(cl *cluster) {
 func (t *tenants) load(spec *tenant.Spec) *cluster {
 	s := t.server
 	cl := s.newCluster(spec.Name, s.limits.Tenant(spec.Name), s.strategiesOf(spec))
-	cl.spec = spec
 	for side := range sides {
 		cl.room[side] = t.room[side].Share()
 	}
@@ -225,7 +221,7 @@ func (s *Server) strategiesOf(spec *tenant.Spec) []registry.Strategy {
 // tokens that has not changed is kept, with all that it remembers.
 func (t *tenants) configOf(spec *tenant.Spec, cl *cluster) *config {
 	cl.limits.SetBounds(spec.Bounds)
-	next := &config{policy: spec.Policy, file: spec.PolicyFile, api: spec.APIServers}
+	next := &config{spec: spec}
 	if spec.Identifiers == tenant.NamesOfCertificate || spec.Identifiers == "" && t.server.opts.Claims != nil {
 		next.gate.Claims = auth.OwnClaims()
 	}
@@ -233,7 +229,7 @@ func (t *tenants) configOf(spec *tenant.Spec, cl *cluster) *config {
 	if spec.Tokens == nil {
 		return next
 	}
-	if was := cl.config.Load(); was != nil && cl.spec.Tokens.Equal(spec.Tokens) {
+	if was := cl.config.Load(); was != nil && was.spec.Tokens.Equal(spec.Tokens) {
 		next.gate.Tokens, next.stop = was.gate.Tokens, was.stop
 		return next
 	}
