@@ -185,31 +185,28 @@ type news struct{ own, far <-chan struct{} }
 
 // pick finds a connection for a destination by the first strategy that has
 // one, of an agent here or of a server that has one, but none that was tried.
-// Where there is none, but an agent that was lost may be back soon, or agents have
-// yet to come, news are closed when it is time to look again. Nobody waits whose
-// agent of a try is still there: that one serves the destination, and failed. One whose
-// connection is over is about to be taken out, which is news, too.
+// Where there is none, but may be soon, news are closed when it is time to look again.
 func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 	now := tunnel.Now()
 	name, addr := canonical(host)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	c, s, waited, wake := r.choose(name, addr, t, now)
-	if c != nil {
+	if c != nil || !waited && !r.expects(name, addr, t, now) {
 		return c, s, news{}
 	}
-	if !waited && t.own != nil && r.index.knows(t.own.agent) {
-		if waited = r.index.has(t.own) && t.own.over(); !waited {
-			return nil, "", news{}
-		}
-	}
-	if !waited {
-		c, _ := r.lost.choose(r.order(), name, addr, nil, now)
-		if waited = c != nil || r.awaits(t); !waited {
-			return nil, "", news{}
-		}
-	}
 	return nil, "", news{r.wake, wake}
+}
+
+// expects reports whether an agent of this server may serve a destination soon: one that was lost,
+// or has yet to come. None is expected while the agent of a try is still there, which serves the
+// destination, and failed; but one whose connection is over is about to be taken out.
+func (r *Registry) expects(name string, addr netip.Addr, t *tries, now tunnel.Moment) bool {
+	if t.own != nil && r.index.knows(t.own.agent) {
+		return r.index.has(t.own) && t.own.over()
+	}
+	c, _ := r.lost.choose(r.order(), name, addr, nil, now)
+	return c != nil || r.awaits(t)
 }
 
 // awaits reports whether a dial may wait for agents that have yet to come. One that another
