@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"konnectivity/cmd/internal/program"
@@ -172,7 +173,6 @@ func (p *process) clientAuth() error {
 		return err
 	}
 	if f.clientReview {
-		config.QPS = -1 // auth.Access bounds what it asks at once
 		if p.options.AccessReviews, err = kubeapi.NewSubjectAccessReviews(config); err != nil {
 			return fmt.Errorf("--client-kubeconfig: %w", err)
 		}
@@ -188,7 +188,6 @@ func (p *process) clientAuth() error {
 
 // reviewAt has tokens reviewed by an API.
 func reviewAt(config *kubeapi.Config, tokens *auth.TokensConfig) (err error) {
-	config.QPS = -1 // auth.Tokens keeps its own, stricter limit
 	if tokens.SigningKeys, err = kubeapi.NewSigningKeys(config); err == nil {
 		tokens.Reviews, err = kubeapi.NewTokenReviews(config)
 	}
@@ -204,7 +203,7 @@ func (p *process) leases() error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = float64(f.tokens.PerSecond), f.tokens.Burst
+	config.Pace = rate.NewLimiter(rate.Limit(cmp.Or(f.tokens.PerSecond, 5)), cmp.Or(f.tokens.Burst, 10)) // client-go's
 	leases, err := kubeapi.NewLeases(config, f.leaseNamespace)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
@@ -252,7 +251,6 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // one list, and a watch every few minutes
 	secrets, err := kubeapi.NewSecrets(config, f.tenantsNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)

@@ -135,7 +135,6 @@ func (f *signerFlags) clients(opts *signer.Options) error {
 	if err != nil {
 		return err
 	}
-	config.QPS = -1 // one call for each pod that comes
 	if opts.Requests, err = kubeapi.NewPodCertificateRequests(config, f.namespace); err == nil {
 		opts.Bundles, err = kubeapi.NewClusterTrustBundles(config)
 	}

@@ -55,7 +55,7 @@ func (a Access) Config() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Config{URL: a.Server, QPS: -1, Transport: transport.Config{
+	return &Config{URL: a.Server, Transport: transport.Config{
 		BearerToken: a.Token, Username: a.Username, Password: a.Password,
 		Transport: bounded{&http.Transport{
 			TLSClientConfig: secure, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTime,

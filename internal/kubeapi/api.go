@@ -40,7 +40,7 @@ const (
 type api struct {
 	http *http.Client
 	base *url.URL
-	pace *rate.Limiter
+	pace *rate.Limiter // nil: none
 }
 
 // newAPI returns the API server of config, which it does not modify. It uses no network.
@@ -58,18 +58,10 @@ func newAPI(config *Config) (*api, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of the API server: %w", err)
 	}
-	return &api{&http.Client{Transport: trip}, base, paceOf(config)}, nil
+	return &api{&http.Client{Transport: trip}, base, config.Pace}, nil
 }
 
 func userAgent() string { return filepath.Base(os.Args[0]) + "/" + version.Get().Version }
-
-// paceOf is client-go's where the config has none.
-func paceOf(c *Config) *rate.Limiter {
-	if c.QPS < 0 {
-		return rate.NewLimiter(rate.Inf, 0)
-	}
-	return rate.NewLimiter(rate.Limit(cmp.Or(c.QPS, 5)), cmp.Or(c.Burst, 10))
-}
 
 // request is a request in JSON.
 type request struct {
@@ -93,8 +85,10 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 	at := a.base.JoinPath(r.path)
 	at.RawQuery = r.query.Encode()
 	for {
-		if err := a.pace.Wait(ctx); err != nil {
-			return nil, err
+		if a.pace != nil {
+			if err := a.pace.Wait(ctx); err != nil {
+				return nil, err
+			}
 		}
 		req, err := http.NewRequestWithContext(ctx, r.method, at.String(), bytes.NewReader(body))
 		if err != nil {

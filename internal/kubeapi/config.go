@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/time/rate"
 	"k8s.io/client-go/transport"
 	"sigs.k8s.io/yaml"
 
@@ -28,8 +29,7 @@ const (
 type Config struct {
 	URL       string
 	Transport transport.Config // has the credentials
-	QPS       float64          // requests a second; 0: 5, negative: any number
-	Burst     int              // requests at once beyond QPS; 0: 10
+	Pace      *rate.Limiter    // of requests; nil: any
 }
 
 // Load returns how to reach the Kubernetes API: by a kubeconfig file or, if

@@ -162,7 +162,7 @@ func TestWebPagesAreNoAPI(t *testing.T) {
 // Much space in a list, in small parts, is not looked at again with each of them.
 func TestListWithMuchSpace(t *testing.T) {
 	body := iotest.OneByteReader(strings.NewReader("{" + strings.Repeat(" ", 1<<20) + "}"))
-	config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+	config := &kubeapi.Config{URL: "http://api", Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusOK, Request: r, Body: io.NopCloser(body)}, nil
 	})}}
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
@@ -176,7 +176,7 @@ func TestListWithMuchSpace(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		config := &kubeapi.Config{URL: "http://api", Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			sent, err := io.ReadAll(r.Body)
 			review := r.Method == http.MethodPost && r.URL.Path == "/apis/authentication.k8s.io/v1/tokenreviews" && strings.Contains(string(sent), `"token":"t"`)
 			if asked++; err != nil || !review && r.Method != http.MethodGet {
@@ -304,7 +304,7 @@ func TestOtherRefusals(t *testing.T) {
 			{500, "", 11, "", "500"},
 		} {
 			asked := 0
-			config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
+			config := &kubeapi.Config{URL: "http://api", Transport: transport.Config{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
 				asked++
 				w := httptest.NewRecorder()
 				w.Header().Set("Retry-After", "1")

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 
-	"golang.org/x/time/rate"
 	"k8s.io/client-go/transport"
 )
 
@@ -43,7 +42,7 @@ func (a Access) NewServices(trip http.RoundTripper) (Objects[*Service], error) {
 		return Objects[*Service]{}, err
 	}
 	client := &http.Client{Transport: trip, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return Objects[*Service]{api: &api{client, base, rate.NewLimiter(rate.Inf, 0)}, kind: kind{"", "Service", "services"}, page: maxServicesPage}, nil
+	return Objects[*Service]{api: &api{client, base, nil}, kind: kind{"", "Service", "services"}, page: maxServicesPage}, nil
 }
 
 // In is a client of the same objects in one namespace.

@@ -211,7 +211,7 @@ func signs(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Op
 func idle(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Options)) (*Signer, *test.Hook) {
 	t.Helper()
 	api := httptest.NewServer(c)
-	config := &kubeapi.Config{URL: api.URL, QPS: -1}
+	config := &kubeapi.Config{URL: api.URL}
 	log, hook := test.NewNullLogger()
 	opts := Options{Name: "konnectivity.internal/agent", Terms: terms, CA: ca, Log: log, Registerer: prometheus.NewRegistry()}
 	opts.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(config, "kube-system"))(t)
@@ -424,7 +424,7 @@ func TestSignersThatPublishAtOnce(t *testing.T) {
 func TestAPIThatIsAway(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
 	s, hook := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) {
-		o.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(&kubeapi.Config{URL: "http://" + testutil.Refusing(t), QPS: -1}, "kube-system"))(t)
+		o.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(&kubeapi.Config{URL: "http://" + testutil.Refusing(t)}, "kube-system"))(t)
 	})
 	testutil.Eventually(t, "an error", func() bool {
 		e := hook.LastEntry()
