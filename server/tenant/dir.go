@@ -160,8 +160,7 @@ func (d *Dir) update(names []string, whole bool) {
 		}
 	}
 	if news {
-		d.settle(now)
-		d.publish()
+		d.publish(d.settle(now))
 	}
 }
 
@@ -206,8 +205,8 @@ func (d *Dir) lookAt(name string, e *entry, now time.Time, files bool) (news boo
 
 // settle decides which readings are served: those that claim nothing of another
 // tenant's. Who has a name, a CA or a port keeps it until it is served by a reading
-// that goes without.
-func (d *Dir) settle(now time.Time) {
+// that goes without. It returns what those that are served have then.
+func (d *Dir) settle(now time.Time) owners {
 	owned := make(owners)
 	for _, e := range d.entries {
 		owned.add(e.serving)
@@ -223,6 +222,7 @@ func (d *Dir) settle(now time.Time) {
 	for name, e := range d.entries {
 		d.tell(name, e)
 	}
+	return owned
 }
 
 // serve has a tenant's new reading served, unless it claims what another has. It
@@ -319,10 +319,10 @@ func (d *Dir) warnShared(t *Table) {
 }
 
 // publish puts a new Table into force.
-func (d *Dir) publish() {
+func (d *Dir) publish(owned owners) {
 	t := &Table{
 		byName: make(map[string]*Spec), refused: make(map[string]string), tenants: make(map[string]*Spec, len(d.entries)),
-		identities: make(map[string]string), closed: len(d.served) > maxRefused, listed: true,
+		owned: owned, closed: len(d.served) > maxRefused, listed: true,
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.entries)) {
 		e := d.entries[name]
@@ -336,7 +336,6 @@ func (d *Dir) publish() {
 			for _, server := range e.serving.ServerNames {
 				t.byName[server] = e.serving
 			}
-			t.identify(e.serving)
 		}
 		t.states = append(t.states, status)
 		for _, server := range e.names {

@@ -131,20 +131,6 @@ func identityKey(ca *x509.Certificate, identity string) string {
 // certificates. In DER, which says where it ends, nothing begins as another does.
 func caKey(ca *x509.Certificate) string { return "\x00" + string(ca.RawSubjectPublicKeyInfo) }
 
-// identify notes a tenant's identities.
-func (t *Table) identify(tenant *Spec) {
-	for _, side := range []*CAs{tenant.Agents, tenant.Clients} {
-		if side == nil {
-			continue
-		}
-		for _, ca := range side.Certs.Parse() {
-			for _, id := range side.Only {
-				t.identities[identityKey(ca, id)] = tenant.Name
-			}
-		}
-	}
-}
-
 // Admit is an error if a certificate, which one of the tenant's CAs has issued, has
 // none of the identities that the tenant lists for them, or has one of another
 // tenant's too.
@@ -158,7 +144,7 @@ func (t *Table) Admit(tenant *Spec, by *CAs, cert *x509.Certificate) error {
 	cas := by.Certs.Parse()
 	for _, id := range NamesOf(cert) {
 		for _, ca := range cas {
-			if other := t.identities[identityKey(ca, id)]; other != "" && other != tenant.Name {
+			if other := t.owned[identityKey(ca, id)].name; other != "" && other != tenant.Name {
 				return fmt.Errorf("it has identities of two tenants, %q and %q", tenant.Name, other)
 			}
 		}

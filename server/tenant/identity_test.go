@@ -93,9 +93,9 @@ func TestACertificateOfTwoIsAdmittedByNone(t *testing.T) {
 	shared, own := newSigner(t), newSigner(t)
 	red, blue := shared.only("red", "red.example"), shared.only("blue", "blue.example")
 	green := own.only("green", "blue.example") // the same identity of another CA
-	table := &Table{identities: make(map[string]string)}
+	table := &Table{owned: make(owners)}
 	for _, tenant := range []*Spec{red, blue, green} {
-		table.identify(tenant)
+		table.owned.add(tenant)
 	}
 	for _, c := range []struct {
 		tenant *Spec
@@ -119,9 +119,9 @@ func TestACertificateOfTwoReadsNothing(t *testing.T) {
 	shared := newSigner(t)
 	red, blue := shared.only("red", "red.example"), shared.only("blue", "blue.example")
 	blue.Agents = blue.Clients.narrow([]string{"agent.blue.example"})
-	table := &Table{identities: make(map[string]string), tenants: map[string]*Spec{"red": red, "blue": blue}}
-	table.identify(red)
-	table.identify(blue)
+	table := &Table{owned: make(owners), tenants: map[string]*Spec{"red": red, "blue": blue}}
+	table.owned.add(red)
+	table.owned.add(blue)
 	got := table.ReaderBy(shared.named("red.example"))
 	testutil.Holds(t, got == red, "a client of red reads %+v", got)
 	got = table.ReaderBy(shared.named("red.example", "agent.blue.example"))

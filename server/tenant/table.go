@@ -36,7 +36,7 @@ type Table struct {
 	tenants map[string]*Spec             // by their own name
 	readers map[admin.TokenDigest]string // names of tenants; "": of several
 
-	identities map[string]string // whose they are, by identityKey
+	owned owners // what tenants claim
 
 	agentsBy, clientsBy *Issuers
 
