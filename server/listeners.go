@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"konnectivity/internal/wait"
 	"konnectivity/server/frontend"
 	"konnectivity/server/tenant"
@@ -149,16 +151,15 @@ func (k *listeners) close(p address, d *door) {
 // tenants one after the other would take as many times that.
 func (k *listeners) openAll(at []address) []error {
 	doors, errs := make([]*door, len(at)), make([]error, len(at))
-	var opening sync.WaitGroup
-	turn := make(chan struct{}, maxOpening)
+	var opening errgroup.Group
+	opening.SetLimit(maxOpening)
 	for i, p := range at {
-		turn <- struct{}{}
-		opening.Go(func() {
-			defer func() { <-turn }()
+		opening.Go(func() error {
 			doors[i], errs[i] = k.openAt(p)
+			return nil
 		})
 	}
-	opening.Wait()
+	_ = opening.Wait()
 	for i, p := range at {
 		if errs[i] == nil {
 			k.open[p] = doors[i]

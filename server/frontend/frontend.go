@@ -36,10 +36,9 @@ const (
 	MaxConns = 65536
 
 	// drainAccept is how long a listener stays open once it is drained: closing
-	// it resets what the kernel has queued. It is waited for in drainSteps, so that
-	// time for which the process did not run, and accepted nothing, hardly counts.
+	// it resets what the kernel has queued. Time for which the process did not run,
+	// and accepted nothing, hardly counts.
 	drainAccept = 100 * time.Millisecond
-	drainSteps  = 10
 
 	// drainHandshake is how long a handshake may go on once its listener is
 	// drained. Its client chose this server in good faith, and cutting it off
@@ -167,10 +166,8 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	closer.Go(func() {
 		select {
 		case <-f.drained:
-			for range drainSteps {
-				wait.For(life, drainAccept/drainSteps)
-			}
-			stop()
+			defer wait.Awake(drainAccept, stop)()
+			<-accepting.Done()
 		case <-accepting.Done():
 		}
 	})
