@@ -43,16 +43,13 @@ func (w *forwarded) tellState(ctx context.Context, f *tunnel.Flow, answer tunnel
 }
 
 // count is how many other servers are linked, and how many keys of their agents are
-// known.
+// known, which two links to one server tell both.
 func (p *peering) count() (servers, known int) {
-	ids := make(map[string]int)
-	for _, l := range p.Links() {
-		ids[l.Peer().ID] = p.Routes(l).Routes // those of two links are the same
+	links := p.newest()
+	for _, l := range links {
+		known += p.Routes(l).Routes
 	}
-	for _, n := range ids {
-		known += n
-	}
-	return len(ids), known
+	return len(links), known
 }
 
 // unlinked lists the addresses of other servers that could not be linked.
@@ -66,10 +63,7 @@ func (p *peering) unlinked() (out []admin.Unlinked) {
 
 // others asks the other servers how they are, each by its newest link.
 func (p *peering) others(ctx context.Context) []admin.Member {
-	links := p.sorted()
-	slices.Reverse(links) // the newest of a server first, which Compact leaves
-	links = slices.CompactFunc(links, func(a, b *reach.Link) bool { return a.Peer().ID == b.Peer().ID })
-	slices.Reverse(links)
+	links := p.newest()
 	all := make([]admin.Member, len(links))
 	var asking sync.WaitGroup
 	for i, l := range links {
@@ -115,6 +109,15 @@ func (p *peering) sorted() []*reach.Link {
 	slices.SortFunc(links, func(a, b *reach.Link) int {
 		return cmp.Or(strings.Compare(a.Peer().ID, b.Peer().ID), a.Since.Compare(b.Since))
 	})
+	return links
+}
+
+// newest are the newest link to each other server, by its id.
+func (p *peering) newest() []*reach.Link {
+	links := p.sorted()
+	slices.Reverse(links) // the newest of a server first, which Compact leaves
+	links = slices.CompactFunc(links, func(a, b *reach.Link) bool { return a.Peer().ID == b.Peer().ID })
+	slices.Reverse(links)
 	return links
 }
 
