@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"slices"
@@ -38,14 +39,7 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	var gone error  // of an agent that does not know the connection
 	silent := false // another one, which may know it, was asked in vain
 	for {
-		c, leaving, wake := r.at(f.Resume.Route, tried)
-		waited, news := false, (<-chan struct{})(nil) // of other servers
-		if (c == nil || leaving) && f.Origin.Server == "" {
-			var far *conn
-			if far, waited, news = r.peers.resume(r.cluster, f.Resume.Route, tried); far != nil {
-				c = far
-			}
-		}
+		c, waited, news := r.holder(f, tried)
 		if c != nil {
 			far, err := r.dialVia(ctx, c, "resume", f)
 			failure := tunnel.FailureOf(err)
@@ -68,13 +62,24 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 			return nil, gone
 		}
 		select {
-		case <-wake:
-		case <-news:
+		case <-news.own:
+		case <-news.far:
 		case <-bounded.Done():
 			return nil, &tunnel.DialError{Failure: tunnel.FailAgentLost, Address: f.Address,
 				Reason: "the agent that has the connection is not connected"}
 		}
 	}
+}
+
+// holder finds an agent with the route of f that is not in tried or, where there is none that
+// stays, another server that has one. waited is as for Peers.resume.
+func (r *Registry) holder(f *tunnel.Flow, tried []*conn) (c *conn, waited bool, n news) {
+	c, leaving, wake := r.at(f.Resume.Route, tried)
+	if c != nil && !leaving || f.Origin.Server != "" {
+		return c, false, news{own: wake}
+	}
+	far, waited, wakeFar := r.peers.resume(r.cluster, f.Resume.Route, tried)
+	return cmp.Or(far, c), waited, news{wake, wakeFar}
 }
 
 // cutOff records how the agents of one route were cut off.
