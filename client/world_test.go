@@ -60,8 +60,8 @@ func (w world) Run() int {
 	clients, agents, socket := listen(), listen(), must(unixsocket.Listen(socketPath, unixsocket.Options{}))
 	s := must(server.New(server.Options{
 		ID:      "server",
-		Clients: []server.Listener{{Listener: clients, TLS: certs.Server}, {Listener: socket}},
-		Agents:  []server.Listener{{Listener: agents, TLS: certs.Server}},
+		Clients: []server.Listener{{Listener: clients, TLS: certs.ServerFor}, {Listener: socket}},
+		Agents:  []server.Listener{{Listener: agents, TLS: certs.ServerFor}},
 		Grace:   time.Millisecond, ResumeWindow: time.Minute, Log: logging.Silent(), Registry: prometheus.NewRegistry(),
 	}))
 	a := must(agent.New(agent.Options{

@@ -16,6 +16,7 @@ import (
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
@@ -39,8 +40,8 @@ func startWithTokens(t *testing.T, more ...func(*Options)) *rig {
 			Accounts: []auth.Account{{Namespace: "a", Name: "one"}, {Namespace: "b", Name: "two"}}}
 		o.APIServers = []string{tenant.APIByAgent}
 		secure := o.Clients[0].TLS
-		o.Clients[0].TLS = func(protos ...string) *tls.Config {
-			c := secure(protos...)
+		o.Clients[0].TLS = func(choose tlsreload.Choose, protos ...string) *tls.Config {
+			c := secure(choose, protos...)
 			c.ClientAuth = tls.VerifyClientCertIfGiven // as tlsreload's Bare has it
 			return c
 		}

@@ -102,7 +102,7 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 // gate is what agents pass.
 func (cl *cluster) gate() *auth.Gate { return &cl.config.Load().gate }
 
-// spec is what is in force.
+// spec returns the spec in force.
 func (cl *cluster) spec() *tenant.Spec { return cl.config.Load().spec }
 
 // change puts a new config into force. It cuts exactly those connections that would not

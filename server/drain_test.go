@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
@@ -160,7 +161,7 @@ func inMemory(t *testing.T, set func(*Options, *pki.CA)) (near, far *bufconn.Lis
 	t.Helper()
 	ca := testutil.Must(pki.NewCA("ca"))(t)
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true, Client: true}))(t)
-	secure := func(protos ...string) *tls.Config {
+	secure := func(_ tlsreload.Choose, protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
 	}
 	near, far = bufconn.Listen(64<<10), bufconn.Listen(64<<10)
@@ -227,10 +228,10 @@ func TestADrainTakesThoseInTheirHandshakesAtATenantsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, source := bufconn.Listen(64<<10), listenerFiles(t)
 		_, far, config, stop, left := inMemory(t, func(o *Options, ca *pki.CA) {
-			o.Clients[0].TLSFor, o.Agents[0].TLSFor = source.ServerFor, source.ServerFor
+			o.Clients[0].TLS, o.Agents[0].TLS = source.ServerFor, source.ServerFor
 			o.TenantTokens = func(*tenant.Tokens) *auth.TokensConfig { return nil }
 			o.TenantListener = func(tenant.Address) (Listener, error) {
-				return Listener{Listener: own, TLS: o.Clients[0].TLS, TLSFor: o.Clients[0].TLSFor}, nil
+				return Listener{Listener: own, TLS: o.Clients[0].TLS}, nil
 			}
 			folder := t.TempDir()
 			writeTenant(t, folder, "red", "serverNames: [localhost]\nlisten: {clientPort: 8443}\n", ca)

@@ -47,7 +47,7 @@ func (s *Server) frontConfig(side side, l Listener) frontend.Config {
 		preAuth = s.local
 	}
 	cfg := frontend.Config{
-		Name: side.String(), TLS: s.tlsOf(side, l), Proxies: l.Proxies, MaxConns: s.roomOf(side), PreAuth: preAuth, Metrics: s.metrics, Log: s.opts.Log,
+		Name: side.String(), TLS: l.by(s.tenants.chooser(side)), Proxies: l.Proxies, MaxConns: s.roomOf(side), PreAuth: preAuth, Metrics: s.metrics, Log: s.opts.Log,
 		LogOf: s.logOfOwner, LinkALPN: link.ALPN,
 	}
 	if !s.opts.NoLink {

@@ -18,12 +18,12 @@ const byCertificate = "by certificate"
 // though it is a tenant's.
 var errNotNoted = errors.New("whose the connection is cannot be noted on it")
 
-// tlsOf is the TLS configuration of a listener of all tenants.
-func (s *Server) tlsOf(side side, l Listener) func(nextProtos ...string) *tls.Config {
-	if s.opts.Tenants == nil || l.TLSFor == nil {
-		return l.TLS
+// by is the listener's TLS, as frontends take it; nil: it has none.
+func (l Listener) by(choose tlsreload.Choose) func(nextProtos ...string) *tls.Config {
+	if l.TLS == nil {
+		return nil
 	}
-	return func(nextProtos ...string) *tls.Config { return l.TLSFor(s.tenants.chooser(side), nextProtos...) }
+	return func(nextProtos ...string) *tls.Config { return l.TLS(choose, nextProtos...) }
 }
 
 // lead notes that a handshake leads to a tenant, by guest.
@@ -42,8 +42,11 @@ func refuse(hello *tls.ClientHelloInfo, err error) (*tlsreload.Guest, error) {
 
 // chooser decides by the server name whose a handshake is, or leaves it to the
 // certificate. It refuses the names of tenants that are broken or gone: their peers
-// must not end up among others.
+// must not end up among others. nil: there are no tenants.
 func (t *tenants) chooser(side side) tlsreload.Choose {
+	if t.dir == nil {
+		return nil
+	}
 	return func(hello *tls.ClientHelloInfo) (*tlsreload.Guest, error) {
 		v := t.now.Load()
 		spec, known := v.table.Find(hello.ServerName)

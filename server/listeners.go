@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -202,10 +201,8 @@ func (k *listeners) front(p address, l Listener) (*frontend.Frontend, error) {
 	s := k.tenants.server
 	cfg := s.frontConfig(k.side, l)
 	switch {
-	case l.TLSFor != nil:
-		cfg.TLS = func(nextProtos ...string) *tls.Config {
-			return l.TLSFor(k.tenants.chooserAt(k.side, p.tenant), nextProtos...)
-		}
+	case l.TLS != nil:
+		cfg.TLS = l.by(k.tenants.chooserAt(k.side, p.tenant))
 	case p.at.Socket != "":
 		cfg.TLS, cfg.Owner = nil, func() (any, error) {
 			is, err := k.tenants.named(p.tenant)

@@ -255,7 +255,7 @@ func TestResumedConnectionsAreNoFailures(t *testing.T) {
 	testutil.Holds(t, len(r) == 1 && r[0].Label[0].GetValue() == "resume", "requests are %v", r)
 }
 
-// What is called for each connection while nobody reads debug lines, and for packets.
+// Observers of connections allocate nothing while debug lines are off, nor do those of packets.
 func TestObserversAllocateNothing(t *testing.T) {
 	m, log := newMetrics(prometheus.NewRegistry()), logrus.New()
 	log.SetOutput(io.Discard)

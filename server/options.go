@@ -41,14 +41,10 @@ const (
 type Listener struct {
 	net.Listener
 
-	// TLS makes the configuration that offers these protocols by ALPN, such
-	// as tlsreload's Source.Server; nil serves without TLS (unix sockets).
-	TLS func(nextProtos ...string) *tls.Config
-
-	// TLSFor does the same with the certificates and CAs of Options.Tenants
-	// beside its own, such as tlsreload's Source.ServerFor; nil: it serves no
-	// tenants.
-	TLSFor func(choose tlsreload.Choose, nextProtos ...string) *tls.Config
+	// TLS makes the configuration that offers these protocols by ALPN, such as tlsreload's
+	// Source.ServerFor: choose leads handshakes to the certificates and CAs of Options.Tenants;
+	// nil: there are none. A nil TLS serves without it (unix sockets).
+	TLS func(choose tlsreload.Choose, nextProtos ...string) *tls.Config
 
 	// Recheck judges the certificate of a peer of the server's own cluster, followed by its
 	// intermediates, which was verified when it connected, such as tlsreload's
@@ -74,7 +70,7 @@ type Options struct {
 	Health  net.Listener // nil: none
 	Admin   net.Listener // nil: none
 
-	// AdminTLS makes the configuration of Admin as Listener.TLSFor does; nil: it
+	// AdminTLS makes the configuration of Admin as Listener.TLS does; nil: it
 	// is plain HTTP.
 	AdminTLS func(choose tlsreload.Choose, nextProtos ...string) *tls.Config
 
@@ -107,7 +103,7 @@ type Options struct {
 
 	Policy     *policy.Policy   // nil: only metadata addresses are denied
 	PolicyFile *policyfile.Live // nil: none; its caller runs it
-	Leases     *LeaseOptions    // nil: none
+	Leases     *lease.Config    // nil: none
 
 	// Tenants are further clusters that are served by name, apart from each
 	// other and from the server's own, whose settings are those above; nil:
@@ -116,7 +112,7 @@ type Options struct {
 	Tenants      *tenant.Dir
 	TenantTokens func(*tenant.Tokens) *auth.TokensConfig
 
-	// TenantListener begins to listen at a place of one tenant: with TLSFor at a port,
+	// TenantListener begins to listen at a place of one tenant: with TLS at a port,
 	// without TLS at a socket. It is called for all places of a side at once, and the
 	// slowest holds up the rest of that side; nil: tenants have no addresses.
 	TenantListener func(tenant.Address) (Listener, error)
@@ -159,9 +155,6 @@ type Options struct {
 		prometheus.Gatherer
 	}
 }
-
-// LeaseOptions are how the server keeps its lease.
-type LeaseOptions = lease.Config
 
 // listeners are those of a side.
 func (o *Options) listeners(side side) []Listener {

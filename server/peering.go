@@ -94,7 +94,7 @@ func (s *Server) buildPeering() (err error) {
 		return err
 	}
 	p.front, err = frontend.New(frontend.Config{
-		Name: "servers", TLS: o.Listener.TLS, MaxConns: maxPeerConns, PreAuth: s.preAuth, Metrics: s.metrics, Log: s.opts.Log,
+		Name: "servers", TLS: o.Listener.by(nil), MaxConns: maxPeerConns, PreAuth: s.preAuth, Metrics: s.metrics, Log: s.opts.Log,
 		LinkALPN: link.ALPN, Link: s.servePeer, Prepare: link.Buffered,
 	})
 	s.peering = p

@@ -19,6 +19,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/registry"
 	"konnectivity/server/routes"
 	"konnectivity/tunnel"
@@ -52,7 +53,7 @@ func (c *crew) join(i int) func(*Options) {
 	return func(o *Options) {
 		o.ID = fmt.Sprint("server-", i)
 		o.Peering = &Peering{
-			Listener: Listener{Listener: c.listeners[i], Recheck: c.judge.recheck, TLS: func(protos ...string) *tls.Config {
+			Listener: Listener{Listener: c.listeners[i], Recheck: c.judge.recheck, TLS: func(_ tlsreload.Choose, protos ...string) *tls.Config {
 				return &tls.Config{Certificates: []tls.Certificate{c.pair.TLS()}, ClientCAs: c.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
 			}},
 			Addresses: c.at, ServerName: "server", TLS: c.client,

@@ -34,7 +34,7 @@ type peer struct {
 	client sidecarLink // what a sidecar's link is; zero for others
 }
 
-// tell tells of the news what was not the case before.
+// tell passes on what differs from the news before.
 func (who *peer) tell(now, before news) {
 	if now.drains && !before.drains && who.drain != nil {
 		who.drain()

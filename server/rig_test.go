@@ -27,6 +27,7 @@ import (
 
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
@@ -55,7 +56,7 @@ func startServer(t *testing.T, settings ...func(*Options)) *rig {
 	testutil.NoError(t, err)
 	r := &rig{t: t, ca: ca, result: make(chan error, 1)}
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true}))(t)
-	secure := func(protos ...string) *tls.Config {
+	secure := func(_ tlsreload.Choose, protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
 	}
 	r.uds = filepath.Join(t.TempDir(), "s")

@@ -53,7 +53,7 @@ func startSharers(t *testing.T, settings ...func(*Options)) *sharers {
 		}
 		source := listenerFiles(t)
 		for _, l := range []*Listener{&o.Clients[0], &o.Agents[0]} {
-			l.TLS, l.TLSFor = source.Server, source.ServerFor
+			l.TLS = source.ServerFor
 		}
 	})...)
 	return s

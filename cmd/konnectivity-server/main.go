@@ -34,6 +34,7 @@ import (
 	"konnectivity/internal/version"
 	"konnectivity/server"
 	"konnectivity/server/auth"
+	"konnectivity/server/lease"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
@@ -212,7 +213,7 @@ func (p *process) leases() error {
 	if err != nil {
 		return fmt.Errorf("--lease-label: %w", err)
 	}
-	p.options.Leases = &server.LeaseOptions{Leases: leases, Labels: set}
+	p.options.Leases = &lease.Config{Leases: leases, Labels: set}
 	if f.advertised.IsValid() {
 		p.options.Leases.Peer = netip.AddrPortFrom(f.advertised, uint16(f.peerPort.Number))
 	}
@@ -292,7 +293,7 @@ func (p *process) tenantListener(at tenant.Address) (l server.Listener, err erro
 	if !at.Agents {
 		like, host = p.options.Clients[0], f.clientPort.Host
 	}
-	if like.TLSFor == nil {
+	if like.TLS == nil {
 		return l, errors.New("the server has no --server-cert, and so no port for clients")
 	}
 	like.Listener, err = cli.ListenTCP(net.JoinHostPort(host, strconv.Itoa(at.Port)))
@@ -302,11 +303,10 @@ func (p *process) tenantListener(at tenant.Address) (l server.Listener, err erro
 func (p *process) listenClients() error {
 	f := p.flags
 	if f.clientTCP() {
-		l, tls, err := p.secure("server", f.server, f.peers.Peer(pki.RoleClient), f.clientPort)
+		l, _, err := p.secure("server", f.server, f.peers.Peer(pki.RoleClient), f.clientPort)
 		if err != nil {
 			return err
 		}
-		l.TLSFor = tls.ServerFor
 		p.options.Clients = append(p.options.Clients, l)
 	}
 	if f.uds != "" {
@@ -324,11 +324,11 @@ func (p *process) listenClients() error {
 
 func (p *process) listenAgents() error {
 	f := p.flags
-	l, tls, err := p.secure("cluster", f.cluster, f.peers.Peer(pki.RoleAgent), f.agentPort)
+	l, _, err := p.secure("cluster", f.cluster, f.peers.Peer(pki.RoleAgent), f.agentPort)
 	if err != nil {
 		return err
 	}
-	l.TLSFor, l.Proxies = tls.ServerFor, f.networks
+	l.Proxies = f.networks
 	p.options.Agents = []server.Listener{l}
 	return nil
 }
@@ -386,7 +386,7 @@ func (p *process) secure(
 	if tls, err = p.source(name, files, judge); err != nil {
 		return l, nil, err
 	}
-	l.TLS = tls.Server
+	l.TLS = tls.ServerFor
 	if files.CA != "" {
 		l.Recheck = tls.Recheck
 	}

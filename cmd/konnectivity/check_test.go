@@ -95,15 +95,15 @@ func (l *lab) start() {
 	l.t.Helper()
 	l.target = testutil.Echo(l.t)
 	pair := testutil.Must(l.ca.Issue(l.leaf))(l.t)
-	secure := func(protos ...string) *tls.Config {
+	secure := func(_ tlsreload.Choose, protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos, MinVersion: tls.VersionTLS12}
 	}
 	log := logging.Silent()
 	o := l.options
 	bare := secure
 	if o.ClientTokens != nil {
-		bare = func(protos ...string) *tls.Config {
-			config := secure(protos...)
+		bare = func(choose tlsreload.Choose, protos ...string) *tls.Config {
+			config := secure(choose, protos...)
 			config.ClientAuth = tls.VerifyClientCertIfGiven
 			return config
 		}

@@ -121,8 +121,8 @@ func (d *demo) listen() (err error) {
 func (d *demo) makeServer() (err error) {
 	d.server, err = server.New(server.Options{
 		ID:      "quickstart",
-		Clients: []server.Listener{{Listener: d.ports.clients, TLS: d.certs.Server}, {Listener: d.ports.uds}},
-		Agents:  []server.Listener{{Listener: d.ports.agents, TLS: d.certs.Server}},
+		Clients: []server.Listener{{Listener: d.ports.clients, TLS: d.certs.ServerFor}, {Listener: d.ports.uds}},
+		Agents:  []server.Listener{{Listener: d.ports.agents, TLS: d.certs.ServerFor}},
 		Admin:   d.ports.admin,
 		Grace:   demoGrace, Log: d.log, Registry: prometheus.NewRegistry(),
 	})
