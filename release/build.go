@@ -115,7 +115,7 @@ func (r *release) overlay(folder string) (string, error) {
 // describe runs a program for its pages, and for what each shell completes it by.
 func (r *release) describe(path string, p program) error {
 	man := exec.Command(path)
-	man.Env = append(os.Environ(), "MAN_DIR="+r.docs("man"), fmt.Sprint("SOURCE_DATE_EPOCH=", r.time.Unix()), "KUBECONFIG=")
+	man.Env = append(os.Environ(), "MAN_DIR="+r.docs("man"), fmt.Sprint("SOURCE_DATE_EPOCH=", r.time.Unix()), "TZ=UTC", "KUBECONFIG=")
 	man.Stderr = os.Stderr
 	if err := man.Run(); err != nil {
 		return err

@@ -14,23 +14,32 @@ type shell struct {
 	arch, folder string
 	version      string
 	sources      string // Debian's packages that it is built from
+	sum          string // of the program
 }
 
-// shellOf is nil where Debian has none.
-func (r *release) shellOf(s system) (*shell, error) {
-	folder := filepath.Join(r.busybox, s.arch)
-	text, err := os.ReadFile(filepath.Join(folder, "package"))
-	if os.IsNotExist(err) || s.os != "linux" {
-		return nil, nil
+// shellsIn reads the shells in a folder, each in one of its architecture, for the systems of Linux
+// that Debian has.
+func shellsIn(folder string, systems []system) (map[system]*shell, error) {
+	all := map[system]*shell{}
+	for _, s := range systems {
+		sh := &shell{arch: s.arch, folder: filepath.Join(folder, s.arch)}
+		text, err := os.ReadFile(filepath.Join(sh.folder, "package"))
+		if os.IsNotExist(err) || s.os != "linux" {
+			continue
+		}
+		if err == nil {
+			sh.sum, err = sumOf(filepath.Join(sh.folder, "busybox"))
+		}
+		if err != nil {
+			return nil, err
+		}
+		var ok bool
+		if sh.version, sh.sources, ok = strings.Cut(strings.TrimSpace(string(text)), "\n"); !ok {
+			return nil, fmt.Errorf("%s/package does not tell version and sources", sh.folder)
+		}
+		all[s] = sh
 	}
-	if err != nil {
-		return nil, err
-	}
-	version, sources, ok := strings.Cut(strings.TrimSpace(string(text)), "\n")
-	if !ok {
-		return nil, fmt.Errorf("%s/package does not tell version and sources", folder)
-	}
-	return &shell{arch: s.arch, folder: folder, version: version, sources: sources}, nil
+	return all, nil
 }
 
 // debianSources is where Debian keeps every source that it has ever had.

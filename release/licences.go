@@ -54,11 +54,7 @@ func (r *release) licences() error {
 			}
 		}
 	}
-	cas, err := ownDependency(authorities)
-	if err != nil {
-		return err
-	}
-	needed[cas] = true
+	needed[authority()] = true
 	text, err := collect(needed)
 	if err != nil {
 		return err
@@ -79,17 +75,16 @@ func linked(info *debug.BuildInfo) (modules []module.Version) {
 	return modules
 }
 
-// ownDependency is a module that this program is made of.
-func ownDependency(path string) (module.Version, error) {
-	info, ok := debug.ReadBuildInfo()
-	if ok {
+// authority is the module of the public CAs, in the version that this program is made of.
+func authority() module.Version {
+	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range linked(info) {
-			if m.Path == path {
-				return m, nil
+			if m.Path == authorities {
+				return m
 			}
 		}
 	}
-	return module.Version{}, fmt.Errorf("this program does not tell its version of %s: build it with modules", path)
+	panic("this program was built without modules")
 }
 
 // collect is the text of all files about licences, each text once, under the

@@ -31,12 +31,12 @@ type release struct {
 	ldflags   string
 	tags      string
 	systems   []system
-	busybox   string // a folder with Debian's busybox-static for each architecture
-	key       *key   // nil: nothing is signed
-	fips      string // version of Go's FIPS 140-3 module that programs use; "": none
-	downloads string // address of the published files; "": unknown
-	vulndb    string // folder or address of a database of vulnerabilities; "": no OpenVEX
-	files     string // make only this tar of the lean image's files; "": a release
+	shells    map[system]*shell // for HyperShift's image, where Debian has one
+	key       *key              // nil: nothing is signed
+	fips      string            // version of Go's FIPS 140-3 module that programs use; "": none
+	downloads string            // address of the published files; "": unknown
+	vulndb    string            // folder or address of a database of vulnerabilities; "": no OpenVEX
+	files     string            // make only this tar of the lean image's files; "": a release
 
 	work string // temporary
 }
@@ -118,7 +118,7 @@ func together(steps []step) error {
 func parse(args []string) (*release, error) {
 	r := &release{}
 	var seconds int64
-	var systems, keyFile string
+	var systems, busybox, keyFile string
 	set := flag.NewFlagSet("release", flag.ExitOnError)
 	set.StringVar(&r.root, "root", "..", "folder of the sources")
 	set.StringVar(&r.out, "out", "../dist", "folder to write to; what is in it is deleted")
@@ -129,7 +129,7 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&r.tags, "tags", "", "build tags")
 	set.StringVar(&systems, "systems", "", "OS/ARCH to build for, spaces between")
 	set.StringVar(&r.files, "image-files", "", "make nothing but a tar of what the lean image holds, for one system and whatever version")
-	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox, ARCH/copyright and ARCH/package for HyperShift's image")
+	set.StringVar(&busybox, "busybox", "", "folder with ARCH/busybox, ARCH/copyright and ARCH/package for HyperShift's image")
 	set.StringVar(&r.fips, "fips", "", "version of Go's FIPS 140-3 module (GOFIPS140), whose mode the programs are in; \"\": none")
 	set.StringVar(&r.downloads, "downloads", "", "address from which the files will be downloaded, for krew; \"\": no manifest is made")
 	set.StringVar(&r.vulndb, "vulndb", "", "folder or address of a database of Go's vulnerabilities, for an OpenVEX document; \"\": none is made")
@@ -152,7 +152,7 @@ func parse(args []string) (*release, error) {
 	}
 	r.time = time.Unix(seconds, 0).UTC()
 	var err error
-	for _, path := range []*string{&r.root, &r.out, &r.busybox, &r.files, &keyFile} {
+	for _, path := range []*string{&r.root, &r.out, &busybox, &r.files, &keyFile} {
 		if *path == "" {
 			continue
 		}
@@ -165,7 +165,8 @@ func parse(args []string) (*release, error) {
 			return nil, err
 		}
 	}
-	return r, nil
+	r.shells, err = shellsIn(busybox, r.systems)
+	return r, err
 }
 
 // pastTag is what git describe calls a commit without a tag. As a version it would be older than

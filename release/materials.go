@@ -79,10 +79,7 @@ func (b *bill) add(c cdx.Component, holds []cdx.Component) {
 
 // addImages adds the images for a system, which hold the suite's programs, too.
 func (r *release) addImages(all *bill, s system, suite []cdx.Component) error {
-	m, err := ownDependency(authorities)
-	if err != nil {
-		return err
-	}
+	m := authority()
 	cas := library(m.Path, m.Version, "")
 	cas.Type, cas.Description = cdx.ComponentTypeData, "public CAs, of Mozilla's list"
 	lean := append(slices.Clip(suite), cas)
@@ -92,9 +89,9 @@ func (r *release) addImages(all *bill, s system, suite []cdx.Component) error {
 	all.add(image("konnectivity"), lean)
 	agent := slices.IndexFunc(suite, func(c cdx.Component) bool { return c.BOMRef == "konnectivity-agent" })
 	all.add(image("konnectivity-agent"), []cdx.Component{suite[agent], cas})
-	shell, err := r.shellOf(s)
+	shell := r.shells[s]
 	if shell == nil {
-		return err
+		return nil
 	}
 	operator, needs, err := describe(r.binary(s, "hypershift"), "control-plane-operator", "Starts the suite's programs as HyperShift's pods ask for them", r.version)
 	if err != nil {

@@ -14,13 +14,9 @@ func (r *release) notes() error {
 	if err != nil {
 		return err
 	}
-	contents, err := r.foreign()
-	if err != nil {
-		return err
-	}
 	return os.WriteFile(filepath.Join(r.out, "RELEASE_NOTES.md"), fmt.Appendf(nil,
 		"# konnectivity %s\n\n%s\n\nCommit %s, built with %s. SHA256SUMS has the checksums; docs/install.md says how to install what is here.\n\n%s",
-		r.version, changes, r.commit, runtime.Version(), contents), 0o644)
+		r.version, changes, r.commit, runtime.Version(), r.foreign()), 0o644)
 }
 
 // changes is the changelog's section of this version, or the section of unreleased
@@ -39,22 +35,14 @@ func (r *release) changes() (string, error) {
 }
 
 // foreign says which files of images are not ours.
-func (r *release) foreign() (string, error) {
-	cas, err := ownDependency(authorities)
-	if err != nil {
-		return "", err
-	}
-	text := fmt.Sprintf("Images hold the public CAs of %s, and HyperShift's also a shell where Debian has it:\n\n", cas)
+func (r *release) foreign() string {
+	text := fmt.Sprintf("Images hold the public CAs of %s, and HyperShift's also a shell where Debian has it:\n\n", authority())
 	for _, s := range r.systems {
-		shell, err := r.shellOf(s)
-		if err != nil {
-			return "", err
-		}
-		if shell != nil {
+		if shell := r.shells[s]; shell != nil {
 			text += "- " + shell.origin() + "\n"
 		}
 	}
-	return text, nil
+	return text
 }
 
 // section is what stands under the heading that begins with title, with or

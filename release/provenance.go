@@ -10,39 +10,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// statement is an in-toto statement, version 1, about a SLSA provenance, version 1: which
-// files were made, of which commit, and how (https://slsa.dev/spec/v1.0/provenance).
-type statement struct {
-	Type          string     `json:"_type"`
-	Subject       []resource `json:"subject"`
-	PredicateType string     `json:"predicateType"`
-	Predicate     provenance `json:"predicate"`
-}
-
+// resource is a file or an image, with its digests by algorithm.
 type resource struct {
 	Name   string            `json:"name"`
-	Digest map[string]string `json:"digest,omitempty"`
-}
-
-// provenance leaves out when the build ran and under which number: the same sources give
-// the same bytes.
-type provenance struct {
-	BuildDefinition struct {
-		BuildType            string            `json:"buildType"`
-		ExternalParameters   map[string]string `json:"externalParameters"`
-		InternalParameters   map[string]string `json:"internalParameters"`
-		ResolvedDependencies []resource        `json:"resolvedDependencies"`
-	} `json:"buildDefinition"`
-	RunDetails struct {
-		Builder struct {
-			ID string `json:"id"`
-		} `json:"builder"`
-	} `json:"runDetails"`
+	Digest map[string]string `json:"digest"`
 }
 
 const (
-	payloadType   = "application/vnd.in-toto+json"
-	predicateType = "https://slsa.dev/provenance/v1"
+	payloadType = "application/vnd.in-toto+json"
 
 	// makeRelease is both the buildType and the builder.id of SLSA: this program.
 	makeRelease = "urn:konnectivity:make-release:v1"
@@ -51,47 +26,48 @@ const (
 // provenanceFile is the statement's path.
 func (r *release) provenanceFile() string { return r.file("provenance.json") }
 
-// provenance writes the statement about all files that are there, and all images.
+// provenance writes an in-toto statement, version 1, about a SLSA provenance, version 1: which
+// files and images were made, of which commit, and how (https://slsa.dev/spec/v1.0/provenance).
+// It leaves out when the build ran and under which number: the same sources give the same bytes.
 func (r *release) provenance() error {
-	s := statement{Type: "https://in-toto.io/Statement/v1", PredicateType: predicateType}
-	var err error
-	if s.Subject, err = r.subjects(); err != nil {
+	subjects, err := r.subjects()
+	if err != nil {
 		return err
 	}
-	build := &s.Predicate.BuildDefinition
-	build.BuildType, s.Predicate.RunDetails.Builder.ID = makeRelease, makeRelease
-	build.ExternalParameters = map[string]string{"version": r.version, "systems": r.systemNames(), "tags": r.tags, "ldflags": r.ldflags}
+	parameters := map[string]string{"version": r.version, "systems": systemNames(r.systems), "tags": r.tags, "ldflags": r.ldflags}
 	for name, given := range map[string]string{"fips": r.fips, "downloads": r.downloads} {
 		if given != "" {
-			build.ExternalParameters[name] = given
+			parameters[name] = given
 		}
 	}
-	build.InternalParameters = map[string]string{"go": runtime.Version()}
-	build.ResolvedDependencies = []resource{{Name: "konnectivity", Digest: map[string]string{"gitCommit": r.commit}}}
-	for _, system := range r.systems {
-		shell, err := r.shellOf(system)
-		if err != nil {
-			return err
+	sources := []resource{{"konnectivity", map[string]string{"gitCommit": r.commit}}}
+	for _, s := range r.systems {
+		if shell := r.shells[s]; shell != nil {
+			sources = append(sources, resource{shell.component().PackageURL, map[string]string{"sha256": shell.sum}})
 		}
-		if shell == nil {
-			continue
-		}
-		sum, err := sumOf(filepath.Join(shell.folder, "busybox"))
-		if err != nil {
-			return err
-		}
-		build.ResolvedDependencies = append(build.ResolvedDependencies, resource{shell.component().PackageURL, map[string]string{"sha256": sum}})
 	}
-	text, err := json.MarshalIndent(s, "", "  ")
+	type object = map[string]any
+	text, err := json.MarshalIndent(object{
+		"_type":         "https://in-toto.io/Statement/v1",
+		"subject":       subjects,
+		"predicateType": "https://slsa.dev/provenance/v1",
+		"predicate": object{
+			"buildDefinition": object{
+				"buildType": makeRelease, "externalParameters": parameters,
+				"internalParameters": object{"go": runtime.Version()}, "resolvedDependencies": sources,
+			},
+			"runDetails": object{"builder": object{"id": makeRelease}},
+		},
+	}, "", "  ")
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(r.provenanceFile(), append(text, '\n'), 0o644)
 }
 
-func (r *release) systemNames() string {
+func systemNames(systems []system) string {
 	var names []string
-	for _, s := range r.systems {
+	for _, s := range systems {
 		names = append(names, s.os+"/"+s.arch)
 	}
 	return strings.Join(names, " ")

@@ -6,18 +6,15 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
-	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 )
 
 // key makes signatures in cosign's format: ECDSA on P-256 over a SHA-256 digest.
@@ -30,31 +27,13 @@ func readKey(path string) (*key, error) {
 	if err != nil {
 		return nil, err
 	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no PEM", path)
-	}
-	if strings.HasPrefix(block.Type, "ENCRYPTED SIGSTORE ") || strings.HasPrefix(block.Type, "ENCRYPTED COSIGN ") {
-		if block.Bytes, err = encrypted.Decrypt(block.Bytes, []byte(os.Getenv("COSIGN_PASSWORD"))); err != nil {
-			return nil, fmt.Errorf("%s, with the password in COSIGN_PASSWORD: %w", path, err)
-		}
-		block.Type = "PRIVATE KEY"
-	}
-	var parsed any
-	switch block.Type {
-	case "PRIVATE KEY":
-		parsed, err = x509.ParsePKCS8PrivateKey(block.Bytes)
-	case "EC PRIVATE KEY":
-		parsed, err = x509.ParseECPrivateKey(block.Bytes)
-	default:
-		err = fmt.Errorf("holds %q", block.Type)
-	}
+	parsed, err := cryptoutils.UnmarshalPEMToPrivateKey(text, func(bool) ([]byte, error) { return []byte(os.Getenv("COSIGN_PASSWORD")), nil })
 	private, ok := parsed.(*ecdsa.PrivateKey)
 	if err == nil && (!ok || private.Curve != elliptic.P256()) {
 		err = errors.New("not of ECDSA on P-256")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: give a private key of ECDSA on P-256, or cosign's", path, err)
+		return nil, fmt.Errorf("%s: %w: give a private key of ECDSA on P-256, or cosign's with its password in COSIGN_PASSWORD", path, err)
 	}
 	return &key{private}, nil
 }

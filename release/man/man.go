@@ -6,10 +6,6 @@ package man
 import (
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -31,6 +27,7 @@ func Write(cmd *cobra.Command, prepare func()) {
 	os.Exit(0)
 }
 
+// write does so by SOURCE_DATE_EPOCH, the date of all pages.
 func write(cmd *cobra.Command, folder string) error {
 	for _, sub := range cmd.Commands() {
 		if sub.Name() == "completion" { // what it prints is installed already
@@ -38,27 +35,5 @@ func write(cmd *cobra.Command, folder string) error {
 		}
 	}
 	cmd.DisableAutoGenTag = true
-	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
-	if err != nil {
-		return fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
-	}
-	date := time.Unix(seconds, 0).UTC()
-	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
-	page, err := os.Create(filepath.Join(folder, name+".1"))
-	if err != nil {
-		return err
-	}
-	defer page.Close()
-	header := &doc.GenManHeader{Title: strings.ToUpper(name), Section: "1", Date: &date, Source: "konnectivity", Manual: "Konnectivity"}
-	if err := doc.GenMan(cmd, header, page); err != nil {
-		return err
-	}
-	for _, sub := range cmd.Commands() {
-		if sub.Name() != "help" {
-			if err := write(sub, folder); err != nil {
-				return err
-			}
-		}
-	}
-	return page.Close()
+	return doc.GenManTree(cmd, &doc.GenManHeader{Section: "1", Source: "konnectivity", Manual: "Konnectivity"}, folder)
 }
