@@ -134,9 +134,7 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&r.downloads, "downloads", "", "address from which the files will be downloaded, for krew; \"\": no manifest is made")
 	set.StringVar(&r.vulndb, "vulndb", "", "folder or address of a database of Go's vulnerabilities, for an OpenVEX document; \"\": none is made")
 	set.StringVar(&keyFile, "key", "", "PEM file with the private key to sign with; \"\": nothing is signed")
-	if err := set.Parse(args); err != nil {
-		return nil, err
-	}
+	_ = set.Parse(args) // which ends the process itself
 	if r.files == "" && (!semver.IsValid(r.version) || semver.Canonical(r.version) != r.version || pastTag.MatchString(r.version)) {
 		return nil, fmt.Errorf("%q is no version to release: give VERSION=v1.2.3", r.version)
 	}

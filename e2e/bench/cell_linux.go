@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -24,7 +23,7 @@ import (
 // Files that the process of a cell inherits, besides the standard ones.
 const (
 	farFile = 3 // the namespace at the line's other end
-	cutFile = 4 // one byte asks to cut the line, for cellOrder.Cut
+	cutFile = 4 // one byte asks to cut the line, for the cell's time of it
 )
 
 // drainTime is how long the rest of a transfer gets to clear the line.
@@ -39,25 +38,11 @@ const (
 	legSidecar = "sidecar" // only the sidecar here
 )
 
-// cellOrder tells the process of a cell what to measure. It gets it by standard input,
-// and writes its report to standard output.
-type cellOrder struct {
-	Name     string          // what the line is like
-	Length   time.Duration   // of each test
-	Ahead    time.Duration   // how long downloads have run when round trips beside them begin
-	Cut      time.Duration   // measure a cut of the line, and nothing else; 0 is none
-	Bin      suite.Binaries  // the programs
-	Before   suite.Binaries  // another build of them; "" is none
-	Others   []string        // folders of other tunnels
-	Leg      string          // where the line is
-	Lanes    int             // also measure ours with so many lanes; 0 is not
-	Tests    []string        // of cellTests, in order; one that is named twice is run twice
-	Subjects map[string]bool // the names of paths to measure
-}
-
 // measurement is a cell that is being measured, at the near end of its line.
 type measurement struct {
-	cellOrder
+	*lines
+	cell
+	bin    suite.Binaries
 	far    *line.Namespace
 	worlds []*world
 	rep    *bench.Report
@@ -89,12 +74,10 @@ func cellTestNames() (names []string) {
 	return names
 }
 
-// benchCell measures over the line that its process was started at one end of.
-func benchCell(ctx context.Context, order io.Reader, report io.Writer) error {
-	m := &measurement{far: line.Inherited(farFile), rep: new(bench.Report)}
-	if err := json.NewDecoder(order).Decode(&m.cellOrder); err != nil {
-		return err
-	}
+// benchCell measures a cell over the line that its process was started at one end of, and writes
+// the report to standard output.
+func (ls *lines) benchCell(ctx context.Context, bin suite.Binaries) error {
+	m := &measurement{lines: ls, cell: ls.cells[ls.only], bin: bin, far: line.Inherited(farFile), rep: new(bench.Report)}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer m.close()
@@ -102,27 +85,24 @@ func benchCell(ctx context.Context, order io.Reader, report io.Writer) error {
 	if err != nil {
 		return err
 	}
-	subjects = slices.DeleteFunc(subjects, func(s subject) bool { return !m.Subjects[s.Name] })
-	if m.Cut > 0 {
-		err = m.cut(ctx, subjects)
+	subjects = slices.DeleteFunc(subjects, func(s subject) bool { return !slices.Contains(m.subjects, s.Name) })
+	if m.cut > 0 {
+		err = m.interrupt(ctx, subjects)
 	} else {
 		err = m.all(ctx, subjects)
 	}
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(report).Encode(m.rep)
+	return json.NewEncoder(os.Stdout).Encode(m.rep)
 }
 
 // all runs the tests in order, each with every subject in turn.
 func (m *measurement) all(ctx context.Context, subjects []subject) error {
-	for _, name := range m.Tests {
-		i := slices.Index(cellTestNames(), name)
-		if i < 0 {
-			return fmt.Errorf("no test %q: want some of %s", name, strings.Join(cellTestNames(), ","))
-		}
+	for _, name := range m.tests {
+		test := cellTests[slices.Index(cellTestNames(), name)]
 		for _, s := range subjects {
-			if err := cellTests[i].run(m, ctx, s); err != nil {
+			if err := test.run(m, ctx, s); err != nil {
 				return fmt.Errorf("%s over %s: %w", name, s.Name, err)
 			}
 			time.Sleep(drainTime)
@@ -153,9 +133,9 @@ func (m *measurement) start(ctx context.Context) ([]subject, error) {
 		flags  []string
 		wanted bool
 	}{
-		{"before", m.Before, nil, m.Before != ""},
-		{"ours with -lanes", m.Bin, []string{fmt.Sprintf("--link-lanes=%d", m.Lanes)}, m.Lanes > 0},
-		{"ours", m.Bin, nil, true},
+		{"before", m.before, nil, m.before != ""},
+		{"ours with -lanes", m.bin, []string{fmt.Sprintf("--link-lanes=%d", m.lanes)}, m.lanes > 0},
+		{"ours", m.bin, nil, true},
 	} {
 		if !ours.wanted {
 			continue
@@ -166,12 +146,8 @@ func (m *measurement) start(ctx context.Context) ([]subject, error) {
 		p := bench.Path{Name: ours.name, Dialer: socks5(w.socks.Address()), Target: plain}
 		subjects = append([]subject{{p, each}}, subjects...)
 	}
-	others, err := readOthers(m.Others)
-	if err != nil {
-		return nil, err
-	}
-	for _, o := range others {
-		p, err := m.startOther(ctx, m.Bin, o, plain)
+	for _, o := range m.others {
+		p, err := m.startOther(ctx, m.bin, o, plain)
 		if err != nil {
 			return nil, err
 		}
@@ -202,13 +178,13 @@ func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target
 	if err != nil {
 		return nil, err
 	}
-	switch m.Leg {
+	switch m.leg {
 	case legAgent:
 		err = m.startFarAgent(w, more)
 	case legSidecar:
 		err = m.startFarServer(w, more)
 	default:
-		err = fmt.Errorf("no leg %q: want %s or %s", m.Leg, legAgent, legSidecar)
+		err = fmt.Errorf("no leg %q: want %s or %s", m.leg, legAgent, legSidecar)
 	}
 	if err != nil {
 		return nil, err
@@ -333,12 +309,12 @@ func outputs(s *suite.Suite) string {
 }
 
 func (m *measurement) add(s subject, what, unit string, value float64) {
-	m.rep.Add(s.Name, m.Name+": "+what, unit, value)
+	m.rep.Add(s.Name, m.cell.String()+": "+what, unit, value)
 }
 
 func (m *measurement) transfers(ctx context.Context, s subject, d bench.Direction) error {
 	for _, streams := range []int{1, 8} {
-		got, err := s.Steady(ctx, d, s.conns(streams), m.Length)
+		got, err := s.Steady(ctx, d, s.conns(streams), m.length())
 		if err != nil {
 			return err
 		}
@@ -354,14 +330,14 @@ func (m *measurement) transfers(ctx context.Context, s subject, d bench.Directio
 }
 
 func (m *measurement) roundTrip(ctx context.Context, s subject) error {
-	l, err := s.RoundTrip(ctx, m.Length)
-	m.rep.Latency(s.Name, m.Name+": round trip", l)
+	l, err := s.RoundTrip(ctx, m.length())
+	m.rep.Latency(s.Name, m.cell.String()+": round trip", l)
 	return err
 }
 
 func (m *measurement) roundTripBeside(ctx context.Context, s subject) error {
-	l, err := s.RoundTripBeside(ctx, s.conns(8), m.Ahead, m.Length)
-	m.rep.Latency(s.Name, m.Name+": round trip beside 8 downloads", l)
+	l, err := s.RoundTripBeside(ctx, s.conns(8), m.ahead, m.length())
+	m.rep.Latency(s.Name, m.cell.String()+": round trip beside 8 downloads", l)
 	return err
 }
 
@@ -371,9 +347,9 @@ func (m *measurement) firstByte(ctx context.Context, s subject) error {
 	return err
 }
 
-// cut cuts the line for m.Cut, with a connection of each subject open, and measures
+// interrupt cuts the line for m.cut, with a connection of each subject open, and measures
 // how soon after that the subject answers again.
-func (m *measurement) cut(ctx context.Context, subjects []subject) error {
+func (m *measurement) interrupt(ctx context.Context, subjects []subject) error {
 	requests := os.NewFile(cutFile, "requests")
 	defer requests.Close()
 	held := make([]*bench.Held, len(subjects))
@@ -387,7 +363,7 @@ func (m *measurement) cut(ctx context.Context, subjects []subject) error {
 	if _, err := requests.Write([]byte{0}); err != nil {
 		return err
 	}
-	restored := time.Now().Add(m.Cut)
+	restored := time.Now().Add(m.cut)
 	var mu sync.Mutex // of the report
 	var wg sync.WaitGroup
 	for i, s := range subjects {
@@ -402,8 +378,8 @@ func (m *measurement) cut(ctx context.Context, subjects []subject) error {
 			took := time.Since(restored)
 			mu.Lock()
 			defer mu.Unlock()
-			m.add(s, fmt.Sprintf("cut for %v: answers again after", m.Cut), "s", took.Seconds())
-			m.add(s, fmt.Sprintf("cut for %v: connections kept", m.Cut), "of 1", map[bool]float64{true: 1}[kept])
+			m.add(s, fmt.Sprintf("cut for %v: answers again after", m.cut), "s", took.Seconds())
+			m.add(s, fmt.Sprintf("cut for %v: connections kept", m.cut), "of 1", map[bool]float64{true: 1}[kept])
 		})
 	}
 	wg.Wait()

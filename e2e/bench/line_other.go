@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 )
 
 var errNoLine = errors.New("lines are made of Linux's network namespaces")
@@ -14,4 +13,3 @@ func benchLine(context.Context, []string) error { return errNoLine }
 func benchScale(context.Context, []string) error {
 	return errors.New("bench scale reads Linux's /proc")
 }
-func benchCell(context.Context, io.Reader, io.Writer) error { return errNoLine }

@@ -37,8 +37,6 @@ func run(ctx context.Context) error {
 		switch os.Args[1] {
 		case "line":
 			return benchLine(ctx, os.Args[2:])
-		case "cell": // a child process of benchLine, at one end of a line
-			return benchCell(ctx, os.Stdin, os.Stdout)
 		case "noise":
 			return benchNoise(ctx, os.Args[2:])
 		case "scale":

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -155,8 +154,8 @@ func TestReadOthers(t *testing.T) {
 		testutil.ErrorSays(t, testutil.Err(readOthers(strings.Split(dirs, ","))), want, "%s", dirs)
 	}
 	ls := testutil.Must(parseLines([]string{"-subjects=ours", "-other=" + good}))(t)
-	if !maps.Equal(ls.order.Subjects, map[string]bool{"ours": true, "peer": true}) || !slices.Equal(ls.order.Others, []string{good}) {
-		t.Errorf("a cell gets %+v, and so not the tunnel", ls.order)
-	}
+	testutil.Holds(t, slices.Equal(ls.subjects, []string{"ours", "peer"}) && len(ls.others) == 1,
+		"subjects %v and tunnels %v, and so not this one", ls.subjects, ls.others)
 	testutil.ErrorSays(t, testutil.Err(parseLines([]string{"-subjects=ours,raw"})), `no subject "raw": want some of ours,`, "a misspelt subject")
+	testutil.ErrorSays(t, testutil.Err(parseLines([]string{"-tests=down,upp"})), `no test "upp": want some of down,up,`, "a misspelt test")
 }

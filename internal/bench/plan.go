@@ -36,7 +36,7 @@ type test func(s Subject, ctx context.Context, plan Plan, rep *Report) error
 
 // tests by name.
 var tests = map[string]test{
-	"down": Subject.down, "up": Subject.up, "rtt": Subject.rtt, "small": Subject.small,
+	"down": bulk(Down), "up": bulk(Up), "rtt": Subject.rtt, "small": Subject.small,
 	"churn": Subject.churn, "idle": Subject.idle, "stalled": Subject.stalled,
 }
 
@@ -48,13 +48,18 @@ func TestNames() []string {
 // CheckTests returns an error that lists the tests if names is empty or has one that
 // does not exist.
 func CheckTests(names []string) error {
-	for _, name := range names {
-		if tests[name] == nil {
-			return fmt.Errorf("no test %q: want some of %s", name, strings.Join(TestNames(), ","))
-		}
-	}
 	if len(names) == 0 {
 		return fmt.Errorf("no test: want some of %s", strings.Join(TestNames(), ","))
+	}
+	return CheckNames("test", names, TestNames())
+}
+
+// CheckNames returns an error that lists what is known if one of the names is not.
+func CheckNames(what string, names, known []string) error {
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("no %s %q: want some of %s", what, name, strings.Join(known, ","))
+		}
 	}
 	return nil
 }
@@ -84,33 +89,35 @@ func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(strin
 	return rep, nil
 }
 
-func (s Subject) down(ctx context.Context, plan Plan, rep *Report) error {
-	return s.bulk(ctx, plan, rep, Down)
+// bulk is a test with each number of streams.
+func bulk(d Direction) test {
+	return func(s Subject, ctx context.Context, plan Plan, rep *Report) error {
+		for _, streams := range plan.Streams {
+			if err := s.bulk(ctx, d, streams, plan.Size/int64(streams), rep); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
-func (s Subject) up(ctx context.Context, plan Plan, rep *Report) error {
-	return s.bulk(ctx, plan, rep, Up)
-}
-
-func (s Subject) bulk(ctx context.Context, plan Plan, rep *Report, d Direction) error {
-	for _, streams := range plan.Streams {
-		before, err := s.usage()
-		if err != nil {
-			return err
-		}
-		t, err := s.Bulk(ctx, d, streams, plan.Size/int64(streams))
-		if err != nil {
-			return err
-		}
-		after, err := s.usage()
-		if err != nil {
-			return err
-		}
-		label := fmt.Sprintf("%s, %s", d, plural(streams, "stream"))
-		rep.Add(s.Name, label, "MB/s", t.MBps())
-		if len(s.PIDs) > 0 {
-			rep.Add(s.Name, "CPU of "+label, "s/GB", (after.CPU-before.CPU).Seconds()/(float64(t.Bytes)/1e9))
-		}
+func (s Subject) bulk(ctx context.Context, d Direction, streams int, size int64, rep *Report) error {
+	before, err := s.usage()
+	if err != nil {
+		return err
+	}
+	t, err := s.Bulk(ctx, d, streams, size)
+	if err != nil {
+		return err
+	}
+	after, err := s.usage()
+	if err != nil {
+		return err
+	}
+	label := fmt.Sprintf("%s, %s", d, plural(streams, "stream"))
+	rep.Add(s.Name, label, "MB/s", t.MBps())
+	if len(s.PIDs) > 0 {
+		rep.Add(s.Name, "CPU of "+label, "s/GB", (after.CPU-before.CPU).Seconds()/(float64(t.Bytes)/1e9))
 	}
 	return nil
 }
