@@ -48,7 +48,7 @@ func newBench() *cobra.Command {
 	}
 	cli.AddFlags(cmd, "Benchmark flags", o.addTo)
 	addPathTLS(cmd, &o.tls)
-	cmd.AddCommand(newBenchTarget(), newBenchRelay())
+	cmd.AddCommand(newBenchTarget())
 	return cmd
 }
 

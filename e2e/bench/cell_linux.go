@@ -15,7 +15,6 @@ import (
 	"konnectivity/e2e/line"
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
-	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
@@ -156,8 +155,7 @@ func (m *measurement) start(ctx context.Context) ([]subject, error) {
 	if err := w.startChain(line.AddrB.String(), m.there(w.Suite)); err != nil { // for either leg: the hops are alike
 		return nil, err
 	}
-	chain := bench.Path{Name: "relay chain", Dialer: through("tcp", w.front, greetHop), Target: plain}
-	subjects = append(subjects, subject{chain, each})
+	subjects = append(subjects, subject{w.relayed(plain), each})
 	raw, err := rawTLS(w, func(config *tls.Config) (string, error) { return m.serveTarget(ctx, config) })
 	return append(subjects, subject{raw, func(int) int { return 1 }}), err
 }
@@ -253,11 +251,11 @@ func (m *measurement) serveTarget(ctx context.Context, config *tls.Config) (stri
 // rawTLS returns the path to compare all others with: one TLS connection to a target
 // at the far end, and nothing in between.
 func rawTLS(w *world, serve func(*tls.Config) (string, error)) (bench.Path, error) {
-	server, err := source(w, "server")
+	server, err := source(w.PKI(""), "server")
 	if err != nil {
 		return bench.Path{}, err
 	}
-	client, err := source(w, "client")
+	client, err := source(w.PKI(""), "client")
 	if err != nil {
 		return bench.Path{}, err
 	}
@@ -265,13 +263,8 @@ func rawTLS(w *world, serve func(*tls.Config) (string, error)) (bench.Path, erro
 	if err != nil {
 		return bench.Path{}, err
 	}
-	config := client.Client(line.AddrB.String())
-	config.ClientSessionCache = nil // as the relay chain has it
+	config := fullHandshakes(client, line.AddrB.String())
 	return bench.Path{Name: "raw TLS", Target: target, Dialer: tunnel.DialerBy(&tls.Dialer{Config: config})}, nil
-}
-
-func source(w *world, name string) (*tlsreload.Source, error) {
-	return tlsreload.New(tlsreload.FilesIn(w.PKI(""), name), tlsreload.Options{Name: name})
 }
 
 // pathTime bounds the time until connections get through programs that were started.

@@ -41,6 +41,8 @@ func run(ctx context.Context) error {
 			return benchNoise(ctx, os.Args[2:])
 		case "scale":
 			return benchScale(ctx, os.Args[2:])
+		case hopCommand: // a child process of both, of the relay chain
+			return benchHop(ctx, os.Args[2:])
 		case loadCommand: // a child process of benchNoise: the peers of one cluster
 			return benchLoad(ctx, os.Stdin, os.Stdout)
 		}

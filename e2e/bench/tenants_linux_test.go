@@ -18,13 +18,13 @@ import (
 var binaries suite.Binaries
 
 // TestMain is a tunnel where it is started under the name of one of its programs, and a
-// child process of noise where it is started as one.
+// child process of bench where it is started as one.
 func TestMain(m *testing.M) {
 	if beTunnel(filepath.Base(os.Args[0])) {
 		return
 	}
-	if len(os.Args) == 2 && os.Args[1] == loadCommand {
-		if err := benchLoad(context.Background(), os.Stdin, os.Stdout); err != nil {
+	if len(os.Args) > 1 && (os.Args[1] == loadCommand || os.Args[1] == hopCommand) {
+		if err := run(context.Background()); err != nil {
 			panic(err)
 		}
 		return

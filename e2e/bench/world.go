@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/net/proxy"
@@ -63,9 +64,21 @@ func start(bin suite.Binaries, more ...string) (w *world, err error) {
 // startChain runs the relay chain, whose last process listens at end, and is started by there.
 func (w *world) startChain(end string, there func(func() error) error) error {
 	hop := func(role, host string) error {
-		p, address, err := w.StartHop(role, host, w.front)
-		w.front, w.chain = address, append(w.chain, p)
-		return err
+		ports, err := w.Reserve(1)
+		if err != nil {
+			return err
+		}
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		at := net.JoinHostPort(host, strconv.Itoa(ports[0]))
+		p, err := w.Run(self, nil, hopCommand, role, w.PKI(""), at, w.front)
+		if err != nil {
+			return err
+		}
+		w.front, w.chain = at, append(w.chain, p)
+		return suite.WaitListening(p, "tcp", at)
 	}
 	err := there(func() error { return hop("end", end) })
 	for _, role := range []string{"middle", "front"} {
@@ -114,8 +127,13 @@ func (w *world) subjects(target string) []bench.Subject {
 	}
 	return []bench.Subject{
 		w.subject("ours", target),
-		{Path: bench.Path{Name: "relay chain", Dialer: through("tcp", w.front, greetHop), Target: target}, PIDs: chain},
+		{Path: w.relayed(target), PIDs: chain},
 	}
+}
+
+// relayed is the path through the relay chain.
+func (w *world) relayed(target string) bench.Path {
+	return bench.Path{Name: "relay chain", Dialer: through("tcp", w.front, greetHop), Target: target}
 }
 
 // greeting asks the program at the other end of c for a destination. It owns c.
@@ -136,7 +154,7 @@ func socks5(front string) tunnel.Dialer { return through("tcp", front, greetSOCK
 
 // greetHop asks the front of the relay chain.
 func greetHop(_ context.Context, c net.Conn, f *tunnel.Flow) (tunnel.Conn, error) {
-	if err := bench.AskHop(c, f.Address); err != nil {
+	if err := askHop(c, f.Address); err != nil {
 		_ = c.Close()
 		return nil, err
 	}

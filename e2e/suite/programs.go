@@ -2,7 +2,6 @@ package suite
 
 import (
 	"fmt"
-	"net"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -151,19 +150,4 @@ func (s *Suite) startSidecar(program string, srv *Server, env []string, more ...
 		return nil, err
 	}
 	return &Sidecar{Process: p, Port: port}, WaitListening(p, "tcp", Loopback(port))
-}
-
-// StartHop runs one process of the plain relay chain of benchmarks, which listens at host and
-// passes on to next, and waits until it listens.
-func (s *Suite) StartHop(role, host, next string) (p *Process, address string, err error) {
-	ports, err := s.Reserve(1)
-	if err != nil {
-		return nil, "", err
-	}
-	address = net.JoinHostPort(host, strconv.Itoa(ports[0]))
-	p, err = s.Run("konnectivity", nil, "bench", "relay", role, "--pki="+s.PKI(""), "--listen="+address, "--next="+next)
-	if err != nil {
-		return nil, "", err
-	}
-	return p, address, WaitListening(p, "tcp", address)
 }

@@ -51,8 +51,13 @@ func Build(moduleRoot, dir string) (Binaries, error) {
 	return Binaries(dir), nil
 }
 
-// Path returns the file of one program.
-func (b Binaries) Path(name string) string { return filepath.Join(string(b), name) }
+// Path returns the file of one program; an absolute path is one of no suite.
+func (b Binaries) Path(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(string(b), name)
+}
 
 // Suite is a set of running programs that share a PKI. Tests that run at once may
 // start programs of one.

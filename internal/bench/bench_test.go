@@ -3,7 +3,6 @@ package bench_test
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 // direct is a path without anything in between.
 func direct(t *testing.T) bench.Path {
 	t.Helper()
-	return bench.Path{Name: "direct", Target: serve(t, nil, bench.ServeTarget), Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	return bench.Path{Name: "direct", Target: target(t), Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, f.Network, f.Address)
 		if err != nil {
@@ -35,20 +34,16 @@ func direct(t *testing.T) bench.Path {
 	})}
 }
 
-// serve runs a server, over TLS if config is not nil, and returns its address.
-func serve(t *testing.T, config *tls.Config, serve func(context.Context, net.Listener) error) string {
+// target serves one, and returns its address.
+func target(t *testing.T) string {
 	t.Helper()
 	l := testutil.Listen(t)
-	address := l.Addr().String()
-	if config != nil {
-		l = tls.NewListener(l, config)
-	}
 	done := make(chan error, 1)
-	go func() { done <- serve(t.Context(), l) }()
+	go func() { done <- bench.ServeTarget(t.Context(), l) }()
 	t.Cleanup(func() {
-		testutil.Succeeds(t, <-done, "the server ends")
+		testutil.Succeeds(t, <-done, "the target ends")
 	})
-	return address
+	return l.Addr().String()
 }
 
 // short is a listener whose second connection finds no descriptor.
