@@ -13,27 +13,27 @@ import (
 // have for Linux.
 func (r *release) build() error {
 	for _, s := range r.systems {
-		if err := r.compile(s, r.root, "./cmd/...", "-tags", r.tags, "-ldflags", r.ldflags); err != nil {
+		if err := r.compile(s, "off", r.bin(s), r.root, "./cmd/...", "-tags", r.tags, "-ldflags", r.ldflags); err != nil {
 			return err
 		}
 		if s.os != "linux" {
 			continue
 		}
-		if err := r.compile(s, filepath.Join(r.root, "release"), "./hypershift", "-ldflags", "-s -w"); err != nil {
+		if err := r.compile(s, "off", r.bin(s), filepath.Join(r.root, "release"), "./hypershift", "-ldflags", "-s -w"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// compile builds packages of a module. What git says of the sources stays out:
-// the commit is in ldflags.
-func (r *release) compile(s system, module, packages string, flags ...string) error {
+// compile builds packages of a module, in a workspace or with "off", into a folder. What git says
+// of the sources stays out: the commit is in ldflags.
+func (r *release) compile(s system, workspace, folder, module, packages string, flags ...string) error {
 	fmt.Println("building", packages, "for", s)
 	args := append([]string{"build", "-C", module, "-trimpath", "-buildvcs=false"}, flags...)
-	cmd := exec.Command("go", append(args, "-o", r.bin(s)+"/", packages)...)
+	cmd := exec.Command("go", append(args, "-o", folder+"/", packages)...)
 	var err error
-	if cmd.Env, err = settings(s, "off"); err != nil {
+	if cmd.Env, err = settings(s, workspace); err != nil {
 		return err
 	}
 	if r.fips != "" {
@@ -72,13 +72,8 @@ func (r *release) document() error {
 	if err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-C", r.root, "-trimpath", "-buildvcs=false", "-overlay", overlay,
-		"-tags", r.tags, "-ldflags", r.ldflags, "-o", folder+"/", "./cmd/...")
-	if build.Env, err = settings(system{runtime.GOOS, runtime.GOARCH}, workspace); err != nil {
-		return err
-	}
-	build.Stdout, build.Stderr = os.Stdout, os.Stderr
-	if err := build.Run(); err != nil {
+	here := system{runtime.GOOS, runtime.GOARCH}
+	if err := r.compile(here, workspace, folder, r.root, "./cmd/...", "-overlay", overlay, "-tags", r.tags, "-ldflags", r.ldflags); err != nil {
 		return err
 	}
 	for _, p := range programs {

@@ -33,7 +33,7 @@ func TestFIPS(t *testing.T) {
 	r, s := &release{work: t.TempDir(), out: t.TempDir(), fips: "v1.0.0"}, system{"linux", "amd64"}
 	noError(t, r.provenance())
 	contains(t, string(must(os.ReadFile(r.provenanceFile()))(t)), `"fips": "v1.0.0"`, "the provenance")
-	noError(t, r.compile(s, tinyModule(t), "."))
+	noError(t, r.compile(s, "off", r.bin(s), tinyModule(t), "."))
 	info := must(buildinfo.ReadFile(r.binary(s, "tiny")))(t)
 	holds(t, slices.Contains(info.Settings, debug.BuildSetting{Key: "DefaultGODEBUG", Value: "fips140=on"}),
 		"the program has %v", info.Settings)
@@ -52,7 +52,7 @@ func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
 	t.Setenv("CGO_ENABLED", "1")
 	for arch, name := range map[string]string{"amd64": "GOAMD64", "arm64": "GOARM64", "arm": "GOARM"} {
 		r, s := &release{work: t.TempDir()}, system{"linux", arch}
-		noError(t, r.compile(s, module, "."))
+		noError(t, r.compile(s, "off", r.bin(s), module, "."))
 		info := must(buildinfo.ReadFile(r.binary(s, "tiny")))(t)
 		got := map[string]string{}
 		for _, setting := range info.Settings {
