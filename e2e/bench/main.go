@@ -34,19 +34,27 @@ func main() {
 
 func run(ctx context.Context) error {
 	if len(os.Args) > 1 {
-		switch os.Args[1] {
-		case "line":
-			return benchLine(ctx, os.Args[2:])
-		case "noise":
-			return benchNoise(ctx, os.Args[2:])
-		case "scale":
-			return benchScale(ctx, os.Args[2:])
-		case hopCommand: // a child process of both, of the relay chain
-			return benchHop(ctx, os.Args[2:])
-		case loadCommand: // a child process of benchNoise: the peers of one cluster
-			return benchLoad(ctx, os.Stdin, os.Stdout)
+		command := map[string]func(context.Context, []string) error{
+			"line": benchLine, "noise": benchNoise, "scale": benchScale,
+			hopCommand: benchHop, loadCommand: benchLoad, // child processes
+		}[os.Args[1]]
+		if command != nil {
+			return command(ctx, os.Args[2:])
 		}
 	}
+	return benchChain(ctx)
+}
+
+type options struct {
+	plan                          bench.Plan
+	sizeMiB                       int64
+	speed, memory, profile, write string
+	beside                        string
+	long                          bool
+}
+
+// benchChain is `bench` without a command: ours and the relay chain in turn.
+func benchChain(ctx context.Context) error {
 	var o options
 	flag.IntVar(&o.plan.Runs, "runs", 5, "rounds, ours and the relay chain in turn")
 	flag.Int64Var(&o.sizeMiB, "size", 1024, "MiB of a bulk transfer")
@@ -64,14 +72,6 @@ func run(ctx context.Context) error {
 	return withPrograms(func(bin suite.Binaries, _ string) error { return o.run(ctx, bin) })
 }
 
-type options struct {
-	plan                          bench.Plan
-	sizeMiB                       int64
-	speed, memory, profile, write string
-	beside                        string
-	long                          bool
-}
-
 // withPrograms calls do with programs that were just built, and a folder for what else is
 // temporary.
 func withPrograms(do func(bin suite.Binaries, dir string) error) error {
@@ -86,6 +86,21 @@ func withPrograms(do func(bin suite.Binaries, dir string) error) error {
 	}
 	return do(bin, dir)
 }
+
+// withSuite is withPrograms for those of a suite.
+func withSuite(do func(*suite.Suite) error) error {
+	return withPrograms(func(bin suite.Binaries, dir string) error {
+		s, err := suite.New(bin, dir)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return do(s)
+	})
+}
+
+// say tells of progress.
+func say(line string) { fmt.Fprintln(os.Stderr, line) }
 
 func (o options) run(ctx context.Context, bin suite.Binaries) error {
 	rep := new(bench.Report)

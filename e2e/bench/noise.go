@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +17,32 @@ import (
 	"konnectivity/internal/wait"
 )
 
+// noise measures what a cluster that makes noise leaves to one that does not.
+type noise struct {
+	rep    bench.Report
+	settle time.Duration // until changed bounds are in force, and loads run
+	period time.Duration // for which each load is measured
+
+	at           *site // of one server
+	noisy, quiet identity
+}
+
 // noiseSettle is how long changed bounds take to be in force at most, and how long
 // loads run before they are measured.
 const noiseSettle = 3 * time.Second
+
+// benchNoise is `bench noise`.
+func benchNoise(ctx context.Context, args []string) error {
+	n := &noise{settle: noiseSettle}
+	set := flag.NewFlagSet("bench noise", flag.ExitOnError)
+	set.DurationVar(&n.period, "for", 20*time.Second, "how long each load is measured")
+	_ = set.Parse(args) // which ends the process itself
+	if err := withSuite(func(s *suite.Suite) error { return n.measure(ctx, s) }); err != nil {
+		return err
+	}
+	fmt.Print("a quiet cluster beside one that makes noise:\n\n")
+	return n.rep.Table(os.Stdout, true)
+}
 
 // load is what the peers of one cluster do.
 type load struct {
@@ -45,16 +69,6 @@ var contests = []contest{
 	{"64 uploads", load{Links: 16, Bulk: 64, Way: bench.Up}, load{Links: 1, Bulk: 1, Way: bench.Up}, ""},
 	{"5,000 dials a second", load{Links: 16, Rate: 5000}, probe, "dialsPerSecond: 500"},
 	{"1,000 stalled readers", load{Links: 16, Stalled: 1000}, probe, "connections: 100"},
-}
-
-// noise measures what a cluster that makes noise leaves to one that does not.
-type noise struct {
-	rep    bench.Report
-	settle time.Duration // until changed bounds are in force, and loads run
-	period time.Duration // for which each load is measured
-
-	at           *site // of one server
-	noisy, quiet identity
 }
 
 func (n *noise) measure(ctx context.Context, s *suite.Suite) error {
@@ -227,10 +241,10 @@ func (p *loadProcess) stop() {
 }
 
 // benchLoad is `bench load`: the process itself.
-func benchLoad(ctx context.Context, from io.Reader, to io.Writer) error {
+func benchLoad(ctx context.Context, _ []string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	in, out := json.NewDecoder(from), json.NewEncoder(to)
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	var o order
 	if err := in.Decode(&o); err != nil {
 		return err

@@ -25,6 +25,10 @@ import (
 )
 
 const (
+	// restTime is how long the server rests before its memory is read: it returns
+	// memory that it does not use after 15 s.
+	restTime = 20 * time.Second
+
 	// steps is in how many equal steps each count is reached: where a cost bends shows.
 	steps = 4
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -12,15 +11,6 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-)
-
-const (
-	// restTime is how long the server rests before its memory is read: it returns
-	// memory that it does not use after 15 s.
-	restTime = 20 * time.Second
-
-	// cpuProfileTime is the length of a CPU profile: long enough for the first bulk tests.
-	cpuProfileTime = 15 * time.Second
 )
 
 // site is one server, or several that forward to one another, with a folder of tenants. The
@@ -92,33 +82,8 @@ func (at *site) close() {
 	}
 }
 
-// withSuite is withPrograms for those of a suite.
-func withSuite(do func(*suite.Suite) error) error {
-	return withPrograms(func(bin suite.Binaries, dir string) error {
-		s, err := suite.New(bin, dir)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		return do(s)
-	})
-}
-
-// say tells of progress.
-func say(line string) { fmt.Fprintln(os.Stderr, line) }
-
-// benchNoise is `bench noise`.
-func benchNoise(ctx context.Context, args []string) error {
-	n := &noise{settle: noiseSettle}
-	set := flag.NewFlagSet("bench noise", flag.ExitOnError)
-	set.DurationVar(&n.period, "for", 20*time.Second, "how long each load is measured")
-	_ = set.Parse(args) // which ends the process itself
-	if err := withSuite(func(s *suite.Suite) error { return n.measure(ctx, s) }); err != nil {
-		return err
-	}
-	fmt.Print("a quiet cluster beside one that makes noise:\n\n")
-	return n.rep.Table(os.Stdout, true)
-}
+// cpuProfileTime is the length of a CPU profile: long enough for the first bulk tests.
+const cpuProfileTime = 15 * time.Second
 
 // saveProfiles writes profiles of the program with that admin port to a folder, as names that
 // begin with prefix; "" is no folder.
