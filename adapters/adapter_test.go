@@ -296,9 +296,7 @@ func TestBadOptions(t *testing.T) {
 		testutil.Holds(t, err != nil && a == nil && !strings.Contains(err.Error(), "hunter2"),
 			"%s: %v", name, err)
 		var option *OptionError
-		if name != "HTTPS_PROXY" && !errors.As(err, &option) {
-			t.Errorf("%s: the error does not say which option: %v", name, err)
-		}
+		testutil.Holds(t, name == "HTTPS_PROXY" || errors.As(err, &option), "%s: the error does not say which option: %v", name, err)
 	}
 	opt := w.opt // nothing goes direct: it does not matter
 	opt.Direct.env = func(string) string { return "ftp://u:hunter2@x" }
@@ -336,9 +334,8 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 		flow := &tunnel.Flow{Request: tunnel.Request{ID: id, Network: "tcp", Address: "10.1.1.1:80"}}
 		c := testutil.Must(f.Dial(t.Context(), flow))(t)
 		c.Close()
-		if got := w.ids[len(w.ids)-1]; got == "" || id != "" && got != id {
-			t.Errorf("the server saw id %q for %q", got, id)
-		}
+		got := w.ids[len(w.ids)-1]
+		testutil.Holds(t, got != "" && (id == "" || got == id), "the server saw id %q for %q", got, id)
 	}
 	bounded := &path{parts: &parts{metrics: testutil.Must(newMetrics(nil, func() uplink.Stats { return uplink.Stats{} }))(t)}, bypass: new(bypass)}
 	bounded.server = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {

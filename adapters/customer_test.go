@@ -223,9 +223,8 @@ func TestCustomerProxyFailures(t *testing.T) {
 		w.opt.HTTPS = HTTPSOptions{HTTPSProxy: proxy}
 		_, err := w.adapter().Connect().Dial(t.Context(), tunnel.NewFlow("tcp", "www.example.com:443"))
 		dial := tunnel.AsDialError("", err)
-		if dial == nil || dial.Failure != c.failure || dial.Text() != c.reason || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v", proxy, err)
-		}
+		testutil.Holds(t, dial != nil && dial.Failure == c.failure && dial.Text() == c.reason && !strings.Contains(err.Error(), "hunter2"),
+			"%s: %v", proxy, err)
 	}
 	w.opt.HTTPS = HTTPSOptions{HTTPProxy: "10.7.7.9:3128"}
 	tr := transport(w.adapter())

@@ -41,14 +41,12 @@ func TestNoProxy(t *testing.T) {
 	} {
 		n := newExemptions(list)
 		for _, address := range strings.Fields(c.exempt) {
-			if host, port, err := tunnel.SplitAddress(address); err != nil || !n.exempts(host, port) {
-				t.Errorf("%q does not exempt %s, %v", list, address, err)
-			}
+			host, port, err := tunnel.SplitAddress(address)
+			testutil.Holds(t, err == nil && n.exempts(host, port), "%q does not exempt %s, %v", list, address, err)
 		}
 		for _, address := range strings.Fields(c.not) {
-			if host, port, err := tunnel.SplitAddress(address); err != nil || n.exempts(host, port) {
-				t.Errorf("%q exempts %s, %v", list, address, err)
-			}
+			host, port, err := tunnel.SplitAddress(address)
+			testutil.Holds(t, err == nil && !n.exempts(host, port), "%q exempts %s, %v", list, address, err)
 		}
 	}
 }
@@ -62,9 +60,8 @@ func FuzzNoProxy(f *testing.F) {
 			return
 		}
 		n := newExemptions(list)
-		if n.exempts(host, port) != n.exempts(strings.ToUpper(strings.ToLower(host)), port) && isASCII(host) {
-			t.Errorf("%q: case counts in %q", list, host)
-		}
+		testutil.Holds(t, n.exempts(host, port) == n.exempts(strings.ToUpper(strings.ToLower(host)), port) || !isASCII(host),
+			"%q: case counts in %q", list, host)
 		if !strings.HasSuffix(host, ".") && tidyHost(host) == strings.ToLower(host) && n.exempts(host, port) != n.exempts(host+".", port) {
 			t.Errorf("%q: a final dot counts in %q", list, host)
 		}
@@ -178,9 +175,7 @@ func TestProxyDialerFailures(t *testing.T) {
 			var typed *tunnel.DialError
 			testutil.Holds(t, errors.As(err, &typed) && typed.Failure == c.failure && typed.Text() == c.reason,
 				"%v, want %v %q", err, c.failure, c.reason)
-			if err != nil && strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("a secret in %q", err)
-			}
+			testutil.Holds(t, err == nil || !strings.Contains(err.Error(), "hunter2"), "a secret in %q", err)
 			testutil.Equal(t, c.failure == tunnel.FailTimeout || ctx.Err() == nil, true, "it was in time")
 		})
 	}

@@ -430,9 +430,8 @@ func TestTheLongestSyncInterval(t *testing.T) {
 	for _, forever := range []bool{true, false} {
 		s.opts.SyncForever = forever
 		for _, silent := range []bool{true, false} {
-			if every := s.probeEvery(silent); every < longestProbe || peers.Jitter(every) < longestProbe/2 {
-				t.Errorf("looks for servers every %v", every)
-			}
+			every := s.probeEvery(silent)
+			testutil.Holds(t, every >= longestProbe && peers.Jitter(every) >= longestProbe/2, "looks for servers every %v", every)
 		}
 	}
 }

@@ -317,9 +317,8 @@ func TestHTTP10Client(t *testing.T) {
 	w := dialProxy(t, nil)
 	w.send("GET http://%s/ HTTP/1.0\r\n\r\n", origin)
 	status, header := w.head()
-	if !strings.HasSuffix(status, " 200 OK") || strings.Contains(strings.Join(header, "\n"), "Transfer-Encoding") {
-		t.Errorf("%q %q", status, header)
-	}
+	testutil.Holds(t, strings.HasSuffix(status, " 200 OK") && !strings.Contains(strings.Join(header, "\n"), "Transfer-Encoding"),
+		"%q %q", status, header)
 	w.expect("one,two")
 	w.expectEnd()
 }

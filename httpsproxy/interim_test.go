@@ -70,9 +70,8 @@ func TestInterimResponsesAroundContinue(t *testing.T) {
 					w.send("data")
 				}
 			}
-			if len(got) != 3 || got["HTTP/1.1 103 Early Hints"] != 81 || got["HTTP/1.1 100 Continue"] != 1 {
-				t.Errorf("received %v", got)
-			}
+			testutil.Holds(t, len(got) == 3 && got["HTTP/1.1 103 Early Hints"] == 81 && got["HTTP/1.1 100 Continue"] == 1,
+				"received %v", got)
 		})
 	}
 }

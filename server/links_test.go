@@ -147,9 +147,8 @@ func TestALinkIsLeftBeforeItsStreams(t *testing.T) {
 		synctest.Wait()
 		_ = s.far.Close()
 		time.Sleep(time.Minute)
-		if n := s.left.Load(); n != 1 || len(s.returned) != 0 {
-			t.Errorf("left %d times, returned %v, while a dial goes on", n, len(s.returned) == 1)
-		}
+		n := s.left.Load()
+		testutil.Holds(t, n == 1 && len(s.returned) == 0, "left %d times, returned %v, while a dial goes on", n, len(s.returned) == 1)
 		close(release)
 		s.end()
 	})

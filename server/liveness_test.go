@@ -93,9 +93,8 @@ func TestAgentsBehindABalancer(t *testing.T) {
 			const remote = "198.51.100.7:4711"
 			r.agentAt, _ = between(t, r.agentAt, "PROXY TCP4 198.51.100.7 203.0.113.1 4711 8091\r\n")
 			r.agent(kind, agentHello{id: "a"}, echoing)
-			if peers := ask[admin.Page[admin.Peer]](r, "peers").Items; len(peers) != 1 || peers[0].Remote != remote {
-				t.Errorf("the status page has %+v, want %s", peers, remote)
-			}
+			peers := ask[admin.Page[admin.Peer]](r, "peers").Items
+			testutil.Holds(t, len(peers) == 1 && peers[0].Remote == remote, "the status page has %+v, want %s", peers, remote)
 			r.roundTrip(r.mustDial("connect-tls", "echo:1"), 100_000)
 		})
 	}

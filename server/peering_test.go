@@ -304,9 +304,8 @@ func TestAServerThatLies(t *testing.T) {
 	r := c.servers[0]
 	fake := (&fakeServer{tells: []routes.Record{anyAgent}, dials: noAgent}).link(t, c)
 	r.eventually("it is believed", func() bool { return r.Ready() == nil })
-	if _, err := r.dial("link", "x:1"); tunnel.FailureOf(err) != tunnel.FailNoAgent || fake.dialed.Load() != 1 {
-		t.Errorf("%v after %d dials", err, fake.dialed.Load())
-	}
+	_, err := r.dial("link", "x:1")
+	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailNoAgent && fake.dialed.Load() == 1, "%v after %d dials", err, fake.dialed.Load())
 	r.hasMetrics(`peer_dials_total{outcome="no_agent"} 1`)
 	r.agent("link", agentHello{id: "a"}, echoing)
 	r.roundTrip(r.mustDial("link", "x:1"), 10)

@@ -359,9 +359,8 @@ func TestACAThatIsGoneShowsNothing(t *testing.T) {
 	own := s.holder(operators, red.cert)
 	sees := func(what string, h holder, want int) {
 		t.Helper()
-		if code, body := h.get("/api/v1/status", ""); code != want || code == 200 && !strings.Contains(body, `"tenant":"crimson"`) {
-			t.Errorf("%s: %d %s", what, code, body)
-		}
+		code, body := h.get("/api/v1/status", "")
+		testutil.Holds(t, code == want && (code != 200 || strings.Contains(body, `"tenant":"crimson"`)), "%s: %d %s", what, code, body)
 	}
 	sees("at first", own, 200)
 	ca := red.ca

@@ -375,9 +375,8 @@ func TestAgentsThatAreRefused(t *testing.T) {
 	for _, e := range said.AllEntries() {
 		if e.Level == logrus.WarnLevel {
 			messages[e.Message]++
-			if cause, has := e.Data["cause"]; has && cause == nil {
-				t.Errorf("a cause that is none: %v", e.Data)
-			}
+			cause, has := e.Data["cause"]
+			testutil.Holds(t, !has || cause != nil, "a cause that is none: %v", e.Data)
 		}
 	}
 	testutil.Equal(t, fmt.Sprint(messages), "map[an agent was refused:10]", "warnings")

@@ -37,9 +37,7 @@ func TestParseCredentials(t *testing.T) {
 	} {
 		_, err := parseCredentials([]byte(text))
 		testutil.ErrorSays(t, err, want, "%.40q", text)
-		if err != nil && strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("the error holds a password: %v", err)
-		}
+		testutil.Holds(t, err == nil || !strings.Contains(err.Error(), "hunter2"), "the error holds a password: %v", err)
 	}
 }
 

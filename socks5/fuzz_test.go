@@ -58,9 +58,8 @@ func FuzzServeConn(f *testing.F) {
 		dials := 0
 		s := newServer(t, o, tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			dials++
-			if _, _, err := tunnel.SplitAddress(f.Address); err != nil || f.Network != "tcp" {
-				t.Errorf("dialed %s %q: %v", f.Network, f.Address, err)
-			}
+			_, _, err := tunnel.SplitAddress(f.Address)
+			testutil.Holds(t, err == nil && f.Network == "tcp", "dialed %s %q: %v", f.Network, f.Address, err)
 			return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 		}))
 		conn := &script{said: bytes.NewReader(said)}

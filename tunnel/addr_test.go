@@ -26,9 +26,7 @@ func TestParseLooseIP(t *testing.T) {
 		"08.1": "", "1.08": "", "1_0.1": "", "0x": "", "1.0x": "", "::1.": "", "1.example.": "",
 	} {
 		got, ok := tunnel.ParseLooseIP(host)
-		if ok != (want != "") || ok && got.String() != want {
-			t.Errorf("ParseLooseIP(%q) = %v, %v; want %q", host, got, ok, want)
-		}
+		testutil.Holds(t, ok == (want != "") && (!ok || got.String() == want), "ParseLooseIP(%q) = %v, %v; want %q", host, got, ok, want)
 	}
 }
 
@@ -38,9 +36,8 @@ func FuzzParseIP(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, host string) {
 		got, ok := tunnel.ParseIP(host)
-		if want, err := netip.ParseAddr(host); got != want || ok != (err == nil) {
-			t.Errorf("ParseIP(%q) = %v, %v; netip has %v, %v", host, got, ok, want, err)
-		}
+		want, err := netip.ParseAddr(host)
+		testutil.Holds(t, got == want && ok == (err == nil), "ParseIP(%q) = %v, %v; netip has %v, %v", host, got, ok, want, err)
 		if loose, also := tunnel.ParseLooseIP(host); ok && loose != got || also != loose.IsValid() {
 			t.Errorf("ParseLooseIP(%q) = %v, %v; ParseIP has %v, %v", host, loose, also, got, ok)
 		}

@@ -20,9 +20,7 @@ func TestBlocksFillAllocatorClasses(t *testing.T) {
 		"the largest chunk": tunnel.NewChunk(tunnel.ChunkSize),
 	} {
 		testutil.Equal(t, cap(append([]byte(nil), make([]byte, c.Size())...)), c.Size(), "%s takes", what)
-		if c.Len() <= tunnel.RecordSize && c.Size() > tunnel.RecordSize {
-			t.Errorf("%s is in a block of %d bytes", what, c.Size())
-		}
+		testutil.Holds(t, c.Len() > tunnel.RecordSize || c.Size() <= tunnel.RecordSize, "%s is in a block of %d bytes", what, c.Size())
 		c.Release()
 	}
 }
@@ -53,9 +51,7 @@ func TestChunkQueueModel(t *testing.T) {
 				dst := make([]tunnel.Chunk, 1+r.IntN(3))
 				held := q.Held()
 				n := q.Take(dst)
-				if n == 0 && want.Len() > 0 {
-					t.Fatalf("seed %d: nothing is taken of %d bytes", seed, want.Len())
-				}
+				testutil.Requires(t, n != 0 || want.Len() == 0, "seed %d: nothing is taken of %d bytes", seed, want.Len())
 				for _, c := range dst[:n] {
 					testutil.Requires(t, bytes.Equal(c.Bytes(), want.Next(c.Len())),
 						"seed %d: other bytes are taken than came", seed)
@@ -64,9 +60,8 @@ func TestChunkQueueModel(t *testing.T) {
 				testutil.Equal(t, q.Held(), held, "seed %d: what is held behind it", seed)
 				tunnel.ReleaseAll(dst[:n])
 			}
-			if q.Empty() != (want.Len() == 0) || q.Empty() != (q.Held() == 0) || q.Held() < want.Len() {
-				t.Fatalf("seed %d: %d bytes wait, %d are held, empty: %v", seed, want.Len(), q.Held(), q.Empty())
-			}
+			testutil.Requires(t, q.Empty() == (want.Len() == 0) && q.Empty() == (q.Held() == 0) && q.Held() >= want.Len(),
+				"seed %d: %d bytes wait, %d are held, empty: %v", seed, want.Len(), q.Held(), q.Empty())
 		}
 		if q.Clear(); q.Held() != 0 || !q.Empty() {
 			t.Fatalf("seed %d: %d bytes are held after Clear", seed, q.Held())

@@ -57,9 +57,8 @@ func TestDeadline(t *testing.T) {
 				time.Sleep(s.after)
 				synctest.Wait()
 				mu.Lock()
-				if d.Passed() != s.passed || !before && s.passed && !woken {
-					t.Errorf("step %d: passed is %v, and who waits was told %v", i, d.Passed(), woken)
-				}
+				testutil.Holds(t, d.Passed() == s.passed && (before || !s.passed || woken),
+					"step %d: passed is %v, and who waits was told %v", i, d.Passed(), woken)
 				mu.Unlock()
 			}
 			mu.Lock()

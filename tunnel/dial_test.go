@@ -131,8 +131,7 @@ func TestGuessFailure(t *testing.T) {
 		if f == tunnel.FailGone || f == tunnel.FailStale {
 			continue
 		}
-		if got := tunnel.GuessFailure(f.String()); got != f && f != tunnel.FailCancelled && f != tunnel.FailAuth {
-			t.Errorf("%v came back as %v", f, got)
-		}
+		got := tunnel.GuessFailure(f.String())
+		testutil.Holds(t, got == f || f == tunnel.FailCancelled || f == tunnel.FailAuth, "%v came back as %v", f, got)
 	}
 }

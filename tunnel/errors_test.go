@@ -102,9 +102,7 @@ func TestLossesHaveNames(t *testing.T) {
 		err := fmt.Errorf("read: %w", tunnel.Lost(c))
 		testutil.Equal(t, tunnel.LossOf(err), c, "the cause that is found")
 		testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodeLost, "the code for %v", c)
-		if c.Label() == "" || c.String() == "" || labels[c.Label()] {
-			t.Errorf("cause %d is called %q and %q", c, c.Label(), c)
-		}
+		testutil.Holds(t, c.Label() != "" && c.String() != "" && !labels[c.Label()], "cause %d is called %q and %q", c, c.Label(), c)
 		labels[c.Label()] = true
 	}
 	testutil.Equal(t, len(labels), tunnel.LossCauses, "causes")

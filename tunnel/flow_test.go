@@ -83,9 +83,8 @@ func TestDialReportsHopToObservers(t *testing.T) {
 	flow := &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "a:1"}}
 	_, err := f.Dial(t.Context(), flow)
 	var typed *tunnel.DialError
-	if !errors.As(err, &typed) || flow.ID == "" || flow.Hop.String() != "agent a" || len(rec.events) != 1 {
-		t.Errorf("%v, id %q, hop %q, observed %v", err, flow.ID, flow.Hop, rec.events)
-	}
+	testutil.Holds(t, errors.As(err, &typed) && flow.ID != "" && flow.Hop.String() == "agent a" && len(rec.events) == 1,
+		"%v, id %q, hop %q, observed %v", err, flow.ID, flow.Hop, rec.events)
 }
 
 func TestObserversSeeTheTakenHop(t *testing.T) {

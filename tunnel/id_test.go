@@ -46,9 +46,8 @@ func TestTraceID(t *testing.T) {
 func FuzzTraceParent(f *testing.F) {
 	f.Add("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	f.Fuzz(func(t *testing.T, header string) {
-		if id, span := tunnel.TraceParent(header); (id == "") != (span == 0) || id != "" && (len(id) != 32 || tunnel.CleanID(id) != id) {
-			t.Errorf("%q: %q", header, id)
-		}
+		id, span := tunnel.TraceParent(header)
+		testutil.Holds(t, (id == "") == (span == 0) && (id == "" || len(id) == 32 && tunnel.CleanID(id) == id), "%q: %q", header, id)
 	})
 }
 

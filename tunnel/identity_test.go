@@ -39,9 +39,7 @@ func FuzzCheckIdentity(f *testing.F) {
 	f.Add("cn:a\n\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		who := tunnel.CheckIdentity(text)
-		if len(who) > tunnel.IdentitySize || who != "" && string(who) != text {
-			t.Errorf("%q is %q", text, who)
-		}
+		testutil.Holds(t, len(who) <= tunnel.IdentitySize && (who == "" || string(who) == text), "%q is %q", text, who)
 		testutil.Equal(t, tunnel.NewIdentity(who.Names()...), who, "the identity of its names")
 	})
 }

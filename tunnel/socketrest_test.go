@@ -97,9 +97,8 @@ func TestSocketsRest(t *testing.T) {
 			}
 			awaitRests(t, 2)
 			c.end(r, cancel)
-			if err := r.awaitEnd(t); !c.want(err) {
-				t.Errorf("the relay ended with %v", err)
-			}
+			err := r.awaitEnd(t)
+			testutil.Holds(t, c.want(err), "the relay ended with %v", err)
 		})
 	}
 }

@@ -187,9 +187,8 @@ func deliversBehindAReset(t *testing.T, pause time.Duration) (inTime bool) {
 	time.Sleep(pause)
 	inTime = time.Since(reset) < 5*time.Second // the bound, which begins when the reset is noticed
 	got, err := io.ReadAll(target)
-	if !errors.Is(err, syscall.ECONNRESET) || !bytes.HasPrefix(sent, got) || inTime && len(got) == 0 {
-		t.Errorf("the target read %d bytes, which should be the first that were sent, and then %v, want ECONNRESET", len(got), err)
-	}
+	testutil.Holds(t, errors.Is(err, syscall.ECONNRESET) && bytes.HasPrefix(sent, got) && (!inTime || len(got) != 0),
+		"the target read %d bytes, which should be the first that were sent, and then %v, want ECONNRESET", len(got), err)
 	after, _ := relay.Flow.Sent()
 	testutil.Holds(t, !inTime || after > before, "%d bytes are delivered before the reset, %d after it", before, after)
 	testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")

@@ -32,14 +32,12 @@ func TestLanesAreOneLink(t *testing.T) {
 	s, l, idle := laned(t, server, at("192.0.2.1", server.Addr()))
 	defer idle()
 	first, second := server.Peers()[0], server.Peers()[1]
-	if len(first.Group) != link.GroupSize || second.Group != first.Group || second.ID != first.ID || !l.Sessions()[0].Lanes() {
-		t.Errorf("the server was told %q and %q by %q and %q", first.Group, second.Group, first.ID, second.ID)
-	}
+	testutil.Holds(t, len(first.Group) == link.GroupSize && second.Group == first.Group && second.ID == first.ID && l.Sessions()[0].Lanes(),
+		"the server was told %q and %q by %q and %q", first.Group, second.Group, first.ID, second.ID)
 	got := s.Stats()
 	testutil.Equal(t, fmt.Sprint(got.Links, got.Lanes), "1 2", "links and lanes")
-	if links := s.Links(); len(links) != 1 || links[0].Stats.Lanes != 2 || links[0].Heard.IsZero() {
-		t.Errorf("%+v", links)
-	}
+	links := s.Links()
+	testutil.Holds(t, len(links) == 1 && links[0].Stats.Lanes == 2 && !links[0].Heard.IsZero(), "%+v", links)
 	_ = l.Sessions()[0].Close()
 	testutil.NoError(t, roundTrip(t, s)) // by the other lane
 	got = s.Stats()

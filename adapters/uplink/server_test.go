@@ -38,9 +38,7 @@ func TestDialByProtocol(t *testing.T) {
 			s := client(t, at("192.0.2.1", c.server.Addr()), func(o *Options) { o.Mode = c.mode })
 			for range 3 {
 				err := roundTrip(t, s)
-				if c.fails != (tunnel.FailureOf(err) == tunnel.FailUnavailable) || !c.fails && err != nil {
-					t.Fatal(err)
-				}
+				testutil.Requires(t, c.fails == (tunnel.FailureOf(err) == tunnel.FailUnavailable) && (c.fails || err == nil), "%v", err)
 			}
 			testutil.Eventually(t, "the links counted", func() bool { return c.server.Links.Load() == c.links })
 			testutil.Equal(t, c.server.Connects.Load(), c.connects, "CONNECTs")
@@ -154,9 +152,8 @@ func TestServerOutOfReach(t *testing.T) {
 			start := time.Now()
 			err := roundTripTo(t, s, "10.0.0.1:80")
 			var dial *tunnel.DialError
-			if !errors.As(err, &dial) || dial.Failure != tunnel.FailUnavailable || dial.Text() != c.reason {
-				t.Errorf("%v, want %q", err, c.reason)
-			}
+			testutil.Holds(t, errors.As(err, &dial) && dial.Failure == tunnel.FailUnavailable && dial.Text() == c.reason,
+				"%v, want %q", err, c.reason)
 			testutil.AtMost(t, time.Since(start), 10*time.Second, "time that it took")
 			testutil.Equal(t, fmt.Sprint(s.Ready()), c.reason, "what ready says")
 		})

@@ -87,9 +87,8 @@ func TestConnectKeepsItsID(t *testing.T) {
 		"Host: x\r\n": "",
 	} {
 		got, err := readConnect(bufio.NewReaderSize(strings.NewReader("CONNECT a:1 HTTP/1.1\r\n"+fields+"\r\n"), readAhead))
-		if err != nil || got.id != want || (got.span == 0xb7ad6b7169203331) != strings.Contains(fields, trace) {
-			t.Errorf("%q: %q, %x, %v, want %q", fields, got.id, got.span, err, want)
-		}
+		testutil.Holds(t, err == nil && got.id == want && (got.span == 0xb7ad6b7169203331) == strings.Contains(fields, trace),
+			"%q: %q, %x, %v, want %q", fields, got.id, got.span, err, want)
 	}
 }
 

@@ -34,9 +34,8 @@ func TestUnprovenConnectionsMakeRoom(t *testing.T) {
 		}
 		closed(t, first)
 		testutil.Eventually(t, "it is counted", func() bool { return r.count("evicted") >= crowd-2*tlsWeight/silentWeight })
-		if n, bytes := r.cfg.PreAuth.Held(); n > 2*tlsWeight/silentWeight || bytes > 2*tlsWeight {
-			t.Errorf("%d connections that have not begun weigh %d", n, bytes)
-		}
+		n, bytes := r.cfg.PreAuth.Held()
+		testutil.Holds(t, n <= 2*tlsWeight/silentWeight && bytes <= 2*tlsWeight, "%d connections that have not begun weigh %d", n, bytes)
 		send(t, c, "still here")
 		expect(t, c, "still here")
 	})

@@ -141,9 +141,8 @@ func TestProxyHeadersAreRequired(t *testing.T) {
 			_, _ = io.WriteString(c, sent)
 			closed(t, c)
 			testutil.Eventually(t, "it is counted", func() bool { return r.count("proxy") == 1 })
-			if line := lines.LastEntry(); line == nil || !strings.Contains(line.Message, "PROXY protocol header") {
-				t.Errorf("the log says %v", line)
-			}
+			line := lines.LastEntry()
+			testutil.Holds(t, line != nil && strings.Contains(line.Message, "PROXY protocol header"), "the log says %v", line)
 		})
 	}
 }

@@ -323,9 +323,8 @@ func TestALeaseFromTheFutureIsLiveWhileItIsRenewed(t *testing.T) {
 		}{{func() {}, 2}, {ahead, 2}, {func() {}, 1}, {ahead, 2}} {
 			step.do()
 			testutil.NoError(t, c.collect(t.Context(), time.Now().Add(time.Hour)))
-			if n := c.Count(); n != step.live || a.lease(NamePrefix+"ahead") == nil {
-				t.Errorf("%d live, want %d with our own", n, step.live)
-			}
+			n := c.Count()
+			testutil.Holds(t, n == step.live && a.lease(NamePrefix+"ahead") != nil, "%d live, want %d with our own", n, step.live)
 			time.Sleep(kubeapi.LeaseDuration - time.Second)
 			testutil.NoError(t, c.collect(t.Context(), time.Now().Add(time.Hour)))
 			testutil.Equal(t, c.Count(), step.live, "live a moment before the end")

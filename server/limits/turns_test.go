@@ -84,9 +84,7 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 			cancel()
 			synctest.Wait()
 			wg.Wait()
-			if all := 30000; *got < all/(hogs+1)*4/5 {
-				t.Errorf("beside %d storms of dials a client has %d of %d", hogs, *got, all)
-			}
+			testutil.AtLeast(t, *got, 30000/(hogs+1)*4/5, "dials of a client, of 30000, beside %d storms of them", hogs)
 			wantIdle(t, turns)
 		})
 	}

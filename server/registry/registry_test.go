@@ -233,9 +233,8 @@ func TestSlowAgentShedsLoad(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		wg.Wait()
-		if n := all[0].dials.Load(); n == 0 || n > 150 {
-			t.Errorf("the agent 10 times slower got %d of 3000 dials, want some and less than 5 %%", n)
-		}
+		n := all[0].dials.Load()
+		testutil.Holds(t, n != 0 && n <= 150, "the agent 10 times slower got %d of 3000 dials, want some and less than 5 %%", n)
 	})
 }
 
@@ -335,9 +334,8 @@ func TestFirstConnectionOfAnAgentIsPreferred(t *testing.T) {
 	_, leaveSecond := s.join("second", "same", "")
 	defer leaveSecond()
 	s.always("x:1", "first")
-	if c := s.Counts(); c.Agents != 1 || len(s.Agents()) != 2 || c.By[Default] != 1 {
-		t.Errorf("counts %+v, want one agent with two connections", c)
-	}
+	c := s.Counts()
+	testutil.Holds(t, c.Agents == 1 && len(s.Agents()) == 2 && c.By[Default] == 1, "counts %+v, want one agent with two connections", c)
 	first.drain()
 	testutil.Eventually(t, "the second takes over", func() bool { return s.via("x:1") == "second" })
 	leaveFirst()

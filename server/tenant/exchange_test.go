@@ -80,9 +80,8 @@ func TestTenantsExchangeWhatTheyHave(t *testing.T) {
 				}
 				testutil.Holds(t, s.State == want && (s.Error == "") == (want == StateServing),
 					"%s is %s, not %s: %s", s.Name, s.State, want, s.Error)
-				if changes := want == StateServing && c.after[s.Name] != ""; changes == (s.Spec == before[s.Name]) {
-					t.Errorf("%s is served by its new files: %v", s.Name, !changes)
-				}
+				changes := want == StateServing && c.after[s.Name] != ""
+				testutil.Holds(t, changes != (s.Spec == before[s.Name]), "%s is served by its new files: %v", s.Name, !changes)
 			}
 		})
 	}

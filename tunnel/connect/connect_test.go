@@ -211,9 +211,8 @@ func TestHandshakeTellsOfLostConnections(t *testing.T) {
 func TestHandshakeHangUp(t *testing.T) {
 	for _, text := range []string{"", "HTTP/1.1 200 OK\r\nVia", "HTTP/1"} {
 		_, err := Handshake(testutil.Context(t), proxy(t, answer(text)), Request{Address: "h:80"})
-		if !errors.Is(err, io.ErrUnexpectedEOF) && (text == "" || !errors.Is(err, ErrMalformed)) {
-			t.Errorf("%q: %v, want an unexpected EOF", text, err)
-		}
+		testutil.Holds(t, errors.Is(err, io.ErrUnexpectedEOF) || text != "" && errors.Is(err, ErrMalformed),
+			"%q: %v, want an unexpected EOF", text, err)
 	}
 }
 
@@ -281,9 +280,7 @@ func TestServerFailure(t *testing.T) {
 			continue
 		}
 		got := ServerFailure(&StatusError{Status: f.HTTPStatus(), Body: f.String()})
-		if want := f; got != want && f != tunnel.FailCancelled && f != tunnel.FailAuth {
-			t.Errorf("%v came back as %v", want, got)
-		}
+		testutil.Holds(t, got == f || f == tunnel.FailCancelled || f == tunnel.FailAuth, "%v came back as %v", f, got)
 	}
 }
 

@@ -201,9 +201,8 @@ func TestTheLastOfTheBudgetIsKept(t *testing.T) {
 	} {
 		b := NewBudget(1000)
 		b.Hold(c.used)
-		if !tolerates(b, c.tolerated) || c.tolerated < minWindow && tolerates(b, c.tolerated+1) {
-			t.Errorf("with %d of 1000 used it is not %d that a stream may keep", c.used, c.tolerated)
-		}
+		testutil.Holds(t, tolerates(b, c.tolerated) && (c.tolerated >= minWindow || !tolerates(b, c.tolerated+1)),
+			"with %d of 1000 used it is not %d that a stream may keep", c.used, c.tolerated)
 	}
 }
 
@@ -224,9 +223,8 @@ func TestBudgetPressure(t *testing.T) {
 	}
 	var none *Budget
 	none.Hold(1 << 30)
-	if none.Pressure() != shares.Plenty || firstWindow(none) != initialWindow || none.Used() != 0 || none.Max() != 0 {
-		t.Error("no budget is a bound")
-	}
+	testutil.Holds(t, none.Pressure() == shares.Plenty && firstWindow(none) == initialWindow && none.Used() == 0 && none.Max() == 0,
+		"no budget is a bound")
 	testutil.Equal(t, tolerates(none, 1<<30) && none.Share() == nil && none.Take(1<<30), true, "no budget is no bound")
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
 	for limit, want := range map[int64]int64{math.MaxInt64: defaultBudget, 400 << 20: 100 << 20} {

@@ -53,9 +53,8 @@ func checkHello(t *testing.T, b []byte) {
 	if len(first.Features) == 0 {
 		first.Features = nil
 	}
-	if !reflect.DeepEqual(first, second) || len(second.Features) > maxFeatures || len(second.Software) > maxText {
-		t.Fatalf("HELLO %v became %v", first, second)
-	}
+	testutil.Requires(t, reflect.DeepEqual(first, second) && len(second.Features) <= maxFeatures && len(second.Software) <= maxText,
+		"HELLO %v became %v", first, second)
 	if s := first.String(); len(first.Token) > 20 && bytes.Contains([]byte(s), []byte(first.Token)) {
 		t.Fatalf("the token is in %q", s)
 	}
@@ -91,9 +90,8 @@ func checkOpened(t *testing.T, b []byte) {
 	err := second.decode(first.encode())
 	first.reason, second.reason = onlyFailed(first), onlyFailed(second)
 	testutil.Requires(t, err == nil && first == second, "OPENED %+v became %+v, %v", first, second, err)
-	if first.failure != 0 && !first.failure.Known() || len(first.reason) > maxText || len(first.local) > maxText {
-		t.Fatalf("OPENED beyond its bounds: %+v", first)
-	}
+	testutil.Requires(t, (first.failure == 0 || first.failure.Known()) && len(first.reason) <= maxText && len(first.local) <= maxText,
+		"OPENED beyond its bounds: %+v", first)
 }
 
 // canonical is r without what means nothing: where nothing is resumed, most of it, and

@@ -228,9 +228,7 @@ func TestOversizeHelloOfOurOwn(t *testing.T) {
 	} {
 		near, far := net.Pipe()
 		_, err := link.Connect(t.Context(), near, link.Config{Hello: hello})
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "16372") {
-			t.Errorf("%s: %v", want, err)
-		}
+		testutil.Holds(t, err != nil && strings.Contains(err.Error(), want) && strings.Contains(err.Error(), "16372"), "%s: %v", want, err)
 		testutil.Equal(t, err != nil && strings.Contains(err.Error(), "kkk"), false, "the secret in %q", err)
 		testutil.Equal(t, testutil.Err(far.Read(make([]byte, 1))), io.EOF, "what is read after %s", want)
 	}

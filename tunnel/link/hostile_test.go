@@ -69,9 +69,8 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 				return sent.Load() == before && r.ses.Orphans() >= c.least
 			})
-			if n := r.ses.Orphans(); n > c.most || sent.Load() == opens {
-				t.Errorf("%d answers wait to %d OPENs, want at most %d", n, sent.Load(), c.most)
-			}
+			n := r.ses.Orphans()
+			testutil.Holds(t, n <= c.most && sent.Load() != opens, "%d answers wait to %d OPENs, want at most %d", n, sent.Load(), c.most)
 			testutil.AtLeast(t, r.budget.Used()-int64(c.held), int64(c.least-few+1)<<10, "bytes that are held")
 			for range opens {
 				testutil.Equal(t, r.next().typ, tOpened, "an answer's type")

@@ -146,18 +146,16 @@ func TestVerifyRefuses(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := link.Accept(context.Background(), far, link.Config{Verify: func(_ context.Context, h link.Hello) error {
-			if h.ID != "agent-1" || h.Token != "secret" || h.Role != link.RoleAgent || h.Identifiers != "ipv4=1.2.3.4" {
-				t.Errorf("hello arrived as %+v", h)
-			}
+			testutil.Holds(t, h.ID == "agent-1" && h.Token == "secret" && h.Role == link.RoleAgent && h.Identifiers == "ipv4=1.2.3.4",
+				"hello arrived as %+v", h)
 			return errors.New("token expired: get a new one")
 		}})
 		done <- err
 	}()
 	_, err := link.Connect(t.Context(), near, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "agent-1", Token: "secret", Identifiers: "ipv4=1.2.3.4"}})
 	var refused *link.GoAwayError
-	if !errors.As(err, &refused) || refused.Code != link.GoAwayRefused || refused.Text != "token expired: get a new one" {
-		t.Fatalf("got %v, want the refusal and its reason", err)
-	}
+	testutil.Requires(t, errors.As(err, &refused) && refused.Code == link.GoAwayRefused && refused.Text == "token expired: get a new one",
+		"got %v, want the refusal and its reason", err)
 	testutil.Fails(t, <-done, "Accept of what Verify refused")
 }
 

@@ -59,9 +59,8 @@ func (s *still) wantDead(failure tunnel.Failure) {
 	testutil.Equal(t, tunnel.FailureOf(err), failure, "how a new dial failed")
 	for _, c := range s.streams {
 		got, err := io.ReadAll(c)
-		if string(got) != "unread" || tunnel.CodeOf(err) != tunnel.CodeLost || tunnel.LossOf(err) != tunnel.LossSilent {
-			t.Errorf("a stream reads %q, %v, want what had come, then the loss", got, err)
-		}
+		testutil.Holds(t, string(got) == "unread" && tunnel.CodeOf(err) == tunnel.CodeLost && tunnel.LossOf(err) == tunnel.LossSilent,
+			"a stream reads %q, %v, want what had come, then the loss", got, err)
 		testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Write([]byte("x")))), tunnel.CodeLost, "a write's code")
 		_ = c.Close()
 	}

@@ -205,9 +205,8 @@ func TestSenderSendsTheWritersOwnFramesFirst(t *testing.T) {
 		writers.Wait()
 		want := []string{"DATA/0 first", "OPENED/39", "DATA/39 small"}
 		got := s.conn.taken(t)
-		if !slices.Equal(got[:3], want) || slices.Index(got, "DATA/39") < 3 || len(got) != 3+38+1 {
-			t.Errorf("sent %q, want %q first", got, want)
-		}
+		testutil.Holds(t, slices.Equal(got[:3], want) && slices.Index(got, "DATA/39") >= 3 && len(got) == 3+38+1,
+			"sent %q, want %q first", got, want)
 	})
 }
 
@@ -357,9 +356,8 @@ func TestTryWriteNeverWaits(t *testing.T) {
 			c.prepare(s.sender, s.halves[0])
 			_, ok := s.tryTurn(s.halves[0], c.size)
 			testutil.Equal(t, ok, c.want, "it takes it")
-			if c.want && (s.writer != writerTaken || counted != c.size) {
-				t.Errorf("the writer is %v, counted %d bytes", s.writer, counted)
-			}
+			testutil.Holds(t, !c.want || s.writer == writerTaken && counted == c.size,
+				"the writer is %v, counted %d bytes", s.writer, counted)
 		})
 	}
 }

@@ -115,9 +115,8 @@ func TestSendQueueDecidesWhatGoesNext(t *testing.T) {
 				halves[i] = &sendHalf{id: uint64(i)}
 			}
 			testutil.EqualSlices(t, decode(t, q.pop(nil, c.fill(q, halves))), c.want, "frames")
-			if rest := decode(t, q.pop(nil, nil)); rest != nil || q.pending() || q.copied != 0 {
-				t.Errorf("%q, %d bytes are left", rest, q.copied)
-			}
+			rest := decode(t, q.pop(nil, nil))
+			testutil.Holds(t, rest == nil && !q.pending() && q.copied == 0, "%q, %d bytes are left", rest, q.copied)
 		})
 	}
 }

@@ -168,9 +168,8 @@ func TestFramesAreThoseOfTheSpecification(t *testing.T) {
 				frame = of
 			}
 		}
-		if _, told := flags[frame+" "+value]; frame == "" || !told {
-			t.Errorf("the specification has no flag%s = %s of %q", name, value, frame)
-		}
+		_, told := flags[frame+" "+value]
+		testutil.Holds(t, frame != "" && told, "the specification has no flag%s = %s of %q", name, value, frame)
 		delete(flags, frame+" "+value)
 	}
 	testutil.Equal(t, len(flags), 0, "flags only in the specification: %v", flags)
@@ -183,9 +182,8 @@ func TestNamesAreThoseOfTheSpecification(t *testing.T) {
 	_, goAway, _ := strings.Cut(spec, "GOAWAY with code 0 ")
 	goAway, _, _ = strings.Cut(goAway, " internal error.")
 	for name, number := range constants(t, "GoAway") {
-		if name != "Drain" && !regexp.MustCompile(`\b`+number+` ?[a-z]*$|\b`+number+` [a-z]`).MatchString(goAway) {
-			t.Errorf("§6 has no code %s, %s", number, name)
-		}
+		testutil.Holds(t, name == "Drain" || regexp.MustCompile(`\b`+number+` ?[a-z]*$|\b`+number+` [a-z]`).MatchString(goAway),
+			"§6 has no code %s, %s", number, name)
 	}
 	for name, text := range constants(t, "Feature") {
 		testutil.Contains(t, spec, "The feature is named `"+text+"`", "the section of %s", name)

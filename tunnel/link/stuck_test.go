@@ -101,9 +101,8 @@ func TestNothingHangsOnAPeerThatReadsNothing(t *testing.T) {
 				t.Parallel()
 				r, conn := open(t)
 				promptly(t, what, func() {
-					if err := call(r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
-						t.Error(err)
-					}
+					err := call(r, conn)
+					testutil.Holds(t, err == nil || errors.Is(err, net.ErrClosed), "%v", err)
 				})
 				promptly(t, "the session's Close", func() { _ = r.ses.Close() })
 				testutil.ErrorIs(t, r.ses.Err(), link.ErrClosed, "how the session ended")

@@ -331,9 +331,7 @@ func (tr *tracer) play(t *testing.T) {
 
 func TestTraces(t *testing.T) {
 	recorded, err := os.ReadFile(tracesFile)
-	if err != nil && !*recordTraces {
-		t.Fatal(err)
-	}
+	testutil.Requires(t, err == nil || *recordTraces, "%v", err)
 	want := map[string]string{}
 	for line := range strings.Lines(string(recorded)) {
 		name, sum, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -355,9 +353,7 @@ func TestTraces(t *testing.T) {
 				file := *tracesDir + "/" + strings.ReplaceAll(name, "/", "-")
 				testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 			}
-			if !*recordTraces && want[name] != sum {
-				t.Errorf("the frames are others than those recorded: %s, want %s", sum, want[name])
-			}
+			testutil.Holds(t, *recordTraces || want[name] == sum, "the frames are others than those recorded: %s, want %s", sum, want[name])
 		})
 	}
 	if *recordTraces {

@@ -26,9 +26,8 @@ func TestReceiversAreFlushedOnce(t *testing.T) {
 	testutil.Equal(t, len(g), 2, "those that are noted")
 	g.flush()
 	g.flush()
-	if a.n != 1 || b.n != 1 || len(g) != 0 || g[:2][0] != nil || g[:2][1] != nil {
-		t.Errorf("flushed %d and %d times, %v is left", a.n, b.n, g[:2])
-	}
+	testutil.Holds(t, a.n == 1 && b.n == 1 && len(g) == 0 && g[:2][0] == nil && g[:2][1] == nil,
+		"flushed %d and %d times, %v is left", a.n, b.n, g[:2])
 	for range maxUnflushed {
 		g.add(&flushes{})
 		g.add(a)

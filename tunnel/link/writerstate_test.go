@@ -2,6 +2,8 @@ package link
 
 import (
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // Every event in every state, written down a second time: the others are
@@ -16,15 +18,12 @@ func TestWriterStates(t *testing.T) {
 		writerDead:     {freesTurn: writerDead, closes: writerDead},
 	}
 	for s := writerFree; s < writerStates; s++ {
-		if writing := s == writerTaken || s == writerDraining || s == writerGoodbye; s.writing() != writing {
-			t.Errorf("%v: writing is %v", s, s.writing())
-		}
+		writing := s == writerTaken || s == writerDraining || s == writerGoodbye
+		testutil.Holds(t, s.writing() == writing, "%v: writing is %v", s, s.writing())
 		for e := range writerEvents {
 			next, ok := want[s][e]
 			got, panicked := s.try(e)
-			if panicked == ok || got != next {
-				t.Errorf("%v, event %d: %v, want %v", s, e, got, next)
-			}
+			testutil.Holds(t, panicked != ok && got == next, "%v, event %d: %v, want %v", s, e, got, next)
 		}
 	}
 }

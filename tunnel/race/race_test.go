@@ -133,9 +133,8 @@ func TestMostTellingError(t *testing.T) {
 	} {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			target, rec, took, err := run(t, c.tries)
-			if target != c.target || !errors.Is(err, c.err) || len(rec.started) != c.started || took > time.Minute {
-				t.Errorf("target %d, %v, %d started, after %v", target, err, len(rec.started), took)
-			}
+			testutil.Holds(t, target == c.target && errors.Is(err, c.err) && len(rec.started) == c.started && took <= time.Minute,
+				"target %d, %v, %d started, after %v", target, err, len(rec.started), took)
 		})
 	}
 }

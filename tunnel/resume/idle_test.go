@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -29,9 +30,8 @@ func leaves(n int, f func()) int {
 // to wait or is given a deadline takes none before. 480 and 144 are sizes of Go's
 // allocator, which rounds up to one of these.
 func TestWhatAnIdleEndTakes(t *testing.T) {
-	if strconv.IntSize == 64 && (unsafe.Sizeof(Conn{}) > 480 || unsafe.Sizeof(opening{}) > 144) {
-		t.Errorf("an end takes %d bytes, and what an opener adds %d", unsafe.Sizeof(Conn{}), unsafe.Sizeof(opening{}))
-	}
+	testutil.Holds(t, strconv.IntSize != 64 || unsafe.Sizeof(Conn{}) <= 480 && unsafe.Sizeof(opening{}) <= 144,
+		"an end takes %d bytes, and what an opener adds %d", unsafe.Sizeof(Conn{}), unsafe.Sizeof(opening{}))
 	const n = 4096
 	e := New(Options{Window: DefaultWindow})
 	defer e.Wait()
@@ -66,7 +66,6 @@ func TestWhatAnIdleEndTakes(t *testing.T) {
 func hasNothingYet(t *testing.T, of tunnel.Conn) {
 	t.Helper()
 	c := of.(*Conn)
-	if c.status.Load() != nil || c.readBy != nil || c.writeBy != nil || c.opening != nil && c.opening.search != nil {
-		t.Errorf("an idle end has made what it does not need: %+v", c)
-	}
+	testutil.Holds(t, c.status.Load() == nil && c.readBy == nil && c.writeBy == nil && (c.opening == nil || c.opening.search == nil),
+		"an idle end has made what it does not need: %+v", c)
 }

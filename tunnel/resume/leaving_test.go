@@ -99,9 +99,8 @@ func TestOverAsItIsResumed(t *testing.T) {
 	c.attach(eager{}, &tunnel.Flow{})
 	c.do(a)
 	c.mu.Unlock()
-	if s := e.Stats(); s.Conns != 0 || s.Detached != 0 || s.Resumes != 1 || s.ByCause[tunnel.LossCut] != 1 {
-		t.Errorf("%+v", s)
-	}
+	s := e.Stats()
+	testutil.Holds(t, s.Conns == 0 && s.Detached == 0 && s.Resumes == 1 && s.ByCause[tunnel.LossCut] == 1, "%+v", s)
 }
 
 // lying is a carrier by which the peer has acknowledged what it was not sent before

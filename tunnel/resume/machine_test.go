@@ -67,10 +67,8 @@ func playOn(t *testing.T, m *Machine, steps ...step) {
 			giveAll(m)
 			m.sender = SenderIdle
 		}
-		if m.State() != s.state || m.life != s.life || does&s.does != s.does || does&^harmless != s.does&^harmless {
-			t.Errorf("after step %d it is %v (%q) and does %b, want %v (%q) and %b",
-				i, m.State(), m.life.Label(), does, s.state, s.life.Label(), s.does)
-		}
+		testutil.Holds(t, m.State() == s.state && m.life == s.life && does&s.does == s.does && does&^harmless == s.does&^harmless,
+			"after step %d it is %v (%q) and does %b, want %v (%q) and %b", i, m.State(), m.life.Label(), does, s.state, s.life.Label(), s.does)
 	}
 }
 
@@ -364,9 +362,8 @@ func TestMachine(t *testing.T) {
 		"memory is freed of an end that lingers": {prepare: bothOver, steps: []step{{1, degraded, StateGone, Complete, Finish | Fail | Ack}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if m := play(t, c.prepare, c.steps...); (m.Over() || m.phase == Abandoned) && m.Out.Size() != 0 {
-				t.Errorf("it still holds %d bytes of memory", m.Out.Size())
-			}
+			m := play(t, c.prepare, c.steps...)
+			testutil.Holds(t, !m.Over() && m.phase != Abandoned || m.Out.Size() == 0, "it still holds %d bytes of memory", m.Out.Size())
 		})
 	}
 }
@@ -510,9 +507,7 @@ func TestOnlyTheMachineHasItsState(t *testing.T) {
 			of, use, ok := strings.Cut(pathOf(n), "c.m.")
 			ok = ok && (of == "" || strings.HasSuffix(of, "."))
 			method := ast.IsExported(use) && !strings.Contains(use, ".")
-			if ok && !method && !slices.Contains(free, use) {
-				t.Errorf("%s uses %s of the machine", name, use)
-			}
+			testutil.Holds(t, !ok || method || slices.Contains(free, use), "%s uses %s of the machine", name, use)
 			return true
 		})
 	}

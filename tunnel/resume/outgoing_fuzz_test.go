@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -106,9 +107,7 @@ func (r *rig) send(n int) {
 	got, fin := r.out.Next(batch)
 	for _, c := range batch[:got] {
 		b := c.Bytes()
-		if !bytes.Equal(b, r.m.all[r.m.next:r.m.next+len(b)]) {
-			r.t.Fatalf("other bytes at %d", r.m.next)
-		}
+		testutil.Requires(r.t, bytes.Equal(b, r.m.all[r.m.next:r.m.next+len(b)]), "other bytes at %d", r.m.next)
 		r.m.next += len(b)
 		if frame, ok := c.WithHeader(tunnel.Headroom); ok { // a link's header, put back as it promises
 			was := [tunnel.Headroom]byte(frame)
@@ -117,9 +116,7 @@ func (r *rig) send(n int) {
 		}
 		c.Release()
 	}
-	if fin != (r.m.fin && r.m.next == len(r.m.all)) {
-		r.t.Fatalf("end %v at %d of %d", fin, r.m.next, r.m.total())
-	}
+	testutil.Requires(r.t, fin == (r.m.fin && r.m.next == len(r.m.all)), "end %v at %d of %d", fin, r.m.next, r.m.total())
 	if fin {
 		r.m.next = r.m.total()
 	}
@@ -141,9 +138,8 @@ func (r *rig) ack(arg int) {
 func (r *rig) rewind(arg int) {
 	offset := r.offset(arg)
 	err := r.out.Rewind(uint64(offset))
-	if (err != nil) != (offset < r.m.acked || offset > r.m.next) {
-		r.t.Fatalf("rewound to %d of %d to %d: %v", offset, r.m.acked, r.m.next, err)
-	}
+	testutil.Requires(r.t, (err != nil) == (offset < r.m.acked || offset > r.m.next),
+		"rewound to %d of %d to %d: %v", offset, r.m.acked, r.m.next, err)
 	if err == nil {
 		r.m.acked, r.m.next, r.m.endGiven = offset, offset, false
 	}

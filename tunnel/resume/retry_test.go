@@ -133,9 +133,8 @@ func TestStruckDialIsRepeated(t *testing.T) {
 			var token [16]byte
 			asked := uint32(0)
 			dialer := ends.Dialer(tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-				if f.Resume.Attempt != asked || asked > 0 && f.Resume.Token != token {
-					t.Errorf("attempt %d is called %d", asked, f.Resume.Attempt)
-				}
+				testutil.Holds(t, f.Resume.Attempt == asked && (asked <= 0 || f.Resume.Token == token),
+					"attempt %d is called %d", asked, f.Resume.Attempt)
 				token = f.Resume.Token
 				asked++
 				return nil, c.outcomes[min(int(asked), len(c.outcomes))-1]

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -310,9 +311,7 @@ func (tr *transfer) run() {
 	time.Sleep(upTo(tr.rnd, 500*time.Millisecond))
 	client, err := tr.dial()
 	if err != nil {
-		if !tr.s.deadly.Load() && !tr.s.hushed.Load() {
-			tr.s.t.Errorf("transfer %d was not dialed: %v", tr.id, err)
-		}
+		testutil.Holds(tr.s.t, tr.s.deadly.Load() || tr.s.hushed.Load(), "transfer %d was not dialed: %v", tr.id, err)
 		return
 	}
 	dest := tr.dest()
@@ -366,9 +365,7 @@ func (tr *transfer) mayFail() bool {
 }
 
 func (a *side) failed(what string, err error) {
-	if !a.tr.mayFail() {
-		a.tr.s.t.Errorf("transfer %d: %s: %v", a.tr.id, what, err)
-	}
+	testutil.Holds(a.tr.s.t, a.tr.mayFail(), "transfer %d: %s: %v", a.tr.id, what, err)
 }
 
 // writes writes the text, a piece at a time, and is through with it then.

@@ -100,9 +100,8 @@ func TestLargestHolderFeelsScarcityFirst(t *testing.T) {
 				"%d times: the small one feels it first, at %d", times, hog.Used())
 			hog.Add(100)
 		}
-		if !small.Within(times) || hog.Cut(1000) != 1000 && times < Eagerness {
-			t.Errorf("%d times: at %d the small one of the same share feels it as well", times, hog.Used())
-		}
+		testutil.Holds(t, small.Within(times) && (hog.Cut(1000) == 1000 || times >= Eagerness),
+			"%d times: at %d the small one of the same share feels it as well", times, hog.Used())
 		for small.Within(times) {
 			hog.Add(100)
 		}
@@ -197,9 +196,8 @@ func TestSharesDoAsTheModel(t *testing.T) {
 			default:
 				n := 1 + r.Int64N(1+m.max/10)
 				want := m.may(i, c, n)
-				if got := shares[i][c].Take(n); got != want {
-					t.Fatalf("seed %d, step %d: taking %d of %v: %v, by the rule %v", seed, step, n, m, got, want)
-				}
+				got := shares[i][c].Take(n)
+				testutil.Requires(t, got == want, "seed %d, step %d: taking %d of %v: %v, by the rule %v", seed, step, n, m, got, want)
 				if want {
 					m.clients[i][c] += n
 				}
