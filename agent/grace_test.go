@@ -25,39 +25,37 @@ func TestDefaultDrainFitsAPod(t *testing.T) {
 // that it came by has ended.
 func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 	t.Parallel() // it waits
-	for protocol, old := range map[string]bool{protocolLink: false, protocolGRPC: true} {
-		t.Run(protocol, func(t *testing.T) {
-			t.Parallel()
-			s, opts := newServed(t, "s", old)
-			release, took := make(chan struct{}), make(chan int64, 1)
-			sink := testutil.Serve(t, func(c *net.TCPConn) {
-				_, _ = c.SetReadBuffer(4<<10), c.CloseWrite() // it has nothing to say
-				<-release
-				n, _ := io.Copy(io.Discard, c)
-				took <- n
-			})
-			opts.Grace = patience
-			opts.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-				c, err := net.Dial("tcp", sink)
-				if err != nil {
-					return nil, err
-				}
-				_ = c.(*net.TCPConn).SetWriteBuffer(4 << 10) // or else the kernel takes it all
-				return tunnel.Wrap(c), nil
-			})
-			_, stop := runAgent(t, opts)
-			c := testutil.Must(s.next().Dial(t.Context(), tunnel.NewFlow("tcp", sink)))(t)
-			defer c.Close()
-			rest := make([]byte, 100<<10)
-			testutil.Must(c.Write(rest))(t)
-			testutil.NoError(t, c.CloseWrite())
-			testutil.Must(io.Copy(io.Discard, c))(t)
-			go func() { _ = stop() }()
-			time.Sleep(3 * drainQuiet / 2)
-			close(release)
-			testutil.Equal(t, <-took, int64(len(rest)), "bytes that the destination got")
+	testutil.Each(t, map[string]bool{protocolLink: false, protocolGRPC: true}, func(t *testing.T, old bool) {
+		t.Parallel()
+		s, opts := newServed(t, "s", old)
+		release, took := make(chan struct{}), make(chan int64, 1)
+		sink := testutil.Serve(t, func(c *net.TCPConn) {
+			_, _ = c.SetReadBuffer(4<<10), c.CloseWrite() // it has nothing to say
+			<-release
+			n, _ := io.Copy(io.Discard, c)
+			took <- n
 		})
-	}
+		opts.Grace = patience
+		opts.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			c, err := net.Dial("tcp", sink)
+			if err != nil {
+				return nil, err
+			}
+			_ = c.(*net.TCPConn).SetWriteBuffer(4 << 10) // or else the kernel takes it all
+			return tunnel.Wrap(c), nil
+		})
+		_, stop := runAgent(t, opts)
+		c := testutil.Must(s.next().Dial(t.Context(), tunnel.NewFlow("tcp", sink)))(t)
+		defer c.Close()
+		rest := make([]byte, 100<<10)
+		testutil.Must(c.Write(rest))(t)
+		testutil.NoError(t, c.CloseWrite())
+		testutil.Must(io.Copy(io.Discard, c))(t)
+		go func() { _ = stop() }()
+		time.Sleep(3 * drainQuiet / 2)
+		close(release)
+		testutil.Equal(t, <-took, int64(len(rest)), "bytes that the destination got")
+	})
 }
 
 // An agent that is stopped says whether there was a server to tell.
@@ -86,31 +84,29 @@ func TestDrainSaysWhoWasTold(t *testing.T) {
 // An agent that drains, and has plain connections alone, looks for no other server, which could
 // not carry them. It goes once they have ended, or the last server has.
 func TestDrainOfPlainConnectionsLooksForNoServer(t *testing.T) {
-	for name, over := range map[string]func(*world){
+	testutil.Each(t, map[string]func(*world){
 		"they end":           func(w *world) { w.first("a").setStreams(0) },
 		"its server is lost": func(w *world) { w.stop("a") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			inWorld(t, w, direct(w, "a", "b"), func(o *Options) { o.Grace = time.Hour }, func(b *bench) {
-				b.within(patience, "a", "b")
-				w.first("a").setStreams(1)
-				w.stop("b")
-				lost := time.Now()
-				time.Sleep(patience)
-				testutil.AtLeast(t, w.attemptsSince(lost), 1, "attempts before it drains")
-				stopped := make(chan struct{})
-				go func() { b.stop(); close(stopped) }()
-				time.Sleep(connectTimeout) // attempts under way end
-				drains := time.Now()
-				time.Sleep(patience)
-				testutil.Holds(t, !tunnel.Closed(stopped), "it has gone with a connection open")
-				over(w)
-				ended := time.Now()
-				<-stopped
-				testutil.AtMost(t, time.Since(ended), 2*drainQuiet, "it goes after")
-				testutil.Equal(t, w.attemptsSince(drains), 0, "attempts while it drains")
-			})
+	}, func(t *testing.T, over func(*world)) {
+		w := newWorld()
+		inWorld(t, w, direct(w, "a", "b"), func(o *Options) { o.Grace = time.Hour }, func(b *bench) {
+			b.within(patience, "a", "b")
+			w.first("a").setStreams(1)
+			w.stop("b")
+			lost := time.Now()
+			time.Sleep(patience)
+			testutil.AtLeast(t, w.attemptsSince(lost), 1, "attempts before it drains")
+			stopped := make(chan struct{})
+			go func() { b.stop(); close(stopped) }()
+			time.Sleep(connectTimeout) // attempts under way end
+			drains := time.Now()
+			time.Sleep(patience)
+			testutil.Holds(t, !tunnel.Closed(stopped), "it has gone with a connection open")
+			over(w)
+			ended := time.Now()
+			<-stopped
+			testutil.AtMost(t, time.Since(ended), 2*drainQuiet, "it goes after")
+			testutil.Equal(t, w.attemptsSince(drains), 0, "attempts while it drains")
 		})
-	}
+	})
 }

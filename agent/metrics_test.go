@@ -165,7 +165,7 @@ func TestPacketMetrics(t *testing.T) {
 func TestMetricsAllocateNothing(t *testing.T) {
 	m := mustMetrics(t)
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}}
-	for name, f := range map[string]func(){
+	testutil.Each(t, map[string]func(){
 		"packet":         func() { m.Packet(legacy.ToAgent, client.PacketType_DATA) },
 		"unknown packet": func() { m.Packet(legacy.ToAgent, legacy.NoPacket) },
 		"full":           func() { m.Full(legacy.ToAgent, 1); m.Full(legacy.ToAgent, -1) },
@@ -173,9 +173,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		"dialed":         func() { m.Dialed(flow, time.Millisecond, nil) },
 		"opened":         func() { m.Opened(flow) },
 		"closed":         func() { m.Closed(flow, time.Second, nil) },
-	} {
-		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
-	}
+	}, func(t *testing.T, f func()) { testutil.MaxAllocs(t, 0, f) })
 }
 
 // Every value that a label can have is there from the start, and is explained to operators.

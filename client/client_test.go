@@ -117,21 +117,19 @@ func TestResets(t *testing.T) {
 
 // What is open when its client is closed says so.
 func TestClosedClients(t *testing.T) {
-	for name, window := range map[string]time.Duration{"auto": 0, "plain": -1} {
-		t.Run(name, func(t *testing.T) {
-			c := newClient(t, func(o *client.Options) { o.ResumeWindow = window })
-			conn := testutil.Must(c.Dial("tcp", testutil.Echo(t)))(t)
-			defer conn.Close()
-			read := make(chan error)
-			go func() { read <- testutil.Err(conn.Read(make([]byte, 1))) }()
-			testutil.NoError(t, c.Close())
-			for what, err := range map[string]error{"a read": <-read, "a write": testutil.Err(conn.Write([]byte("x")))} {
-				testutil.ErrorIs(t, err, net.ErrClosed, "%s", what)
-				testutil.ErrorIs(t, err, syscall.ECONNRESET, "%s", what)
-				testutil.Holds(t, strings.Contains(err.Error(), "this process closed"), "%s says %v", what, err)
-			}
-		})
-	}
+	testutil.Each(t, map[string]time.Duration{"auto": 0, "plain": -1}, func(t *testing.T, window time.Duration) {
+		c := newClient(t, func(o *client.Options) { o.ResumeWindow = window })
+		conn := testutil.Must(c.Dial("tcp", testutil.Echo(t)))(t)
+		defer conn.Close()
+		read := make(chan error)
+		go func() { read <- testutil.Err(conn.Read(make([]byte, 1))) }()
+		testutil.NoError(t, c.Close())
+		for what, err := range map[string]error{"a read": <-read, "a write": testutil.Err(conn.Write([]byte("x")))} {
+			testutil.ErrorIs(t, err, net.ErrClosed, "%s", what)
+			testutil.ErrorIs(t, err, syscall.ECONNRESET, "%s", what)
+			testutil.Holds(t, strings.Contains(err.Error(), "this process closed"), "%s says %v", what, err)
+		}
+	})
 }
 
 // connectProxy is an HTTP proxy that can cut what it carries.

@@ -80,17 +80,15 @@ func (w *traced) follow(t *testing.T) {
 	defer c.Close()
 	testutil.NoError(t, connect(c, target, traceparent(trace)))
 	for _, p := range way {
-		if r := recordOf(t, p, trace, "opened"); r.Audit != 1 || r.Destination != target || r.Source == "" || r.Resumed {
-			t.Errorf("%s: %+v", p.Name, r)
-		}
+		r := recordOf(t, p, trace, "opened")
+		testutil.Holds(t, r.Audit == 1 && r.Destination == target && r.Source != "" && !r.Resumed, "%s: %+v", p.Name, r)
 	}
 	w.shown(t, trace, w.httpsAt, suite.Loopback(w.server.AdminPort), agentAt(w.agent))
 	pingPong(t, c, "ping")
 	c.Close()
 	for _, p := range way {
-		if r := recordOf(t, p, trace, "closed"); r.UpBytes != 4 || r.DownBytes != 4 || r.End == "" {
-			t.Errorf("%s: %+v", p.Name, r)
-		}
+		r := recordOf(t, p, trace, "closed")
+		testutil.Holds(t, r.UpBytes == 4 && r.DownBytes == 4 && r.End != "", "%s: %+v", p.Name, r)
 	}
 	if r := recordOf(t, w.server.Process, trace, "closed"); r.Name != "server-1" || r.NextRole != "agent" || r.Next != "agent-1" || !slices.Contains(r.Identity, "cn:konnectivity-client") {
 		t.Errorf("the server records %+v", r)
@@ -102,9 +100,8 @@ func (w *traced) follow(t *testing.T) {
 	defer refused.Close()
 	testutil.Fails(t, connect(refused, "denied.example:443", traceparent(denied)), "a destination that is denied")
 	for _, p := range way[:2] {
-		if r := recordOf(t, p, denied, "refused"); r.Failure != "denied" || r.Reason == "" || r.Destination != "denied.example:443" {
-			t.Errorf("%s: %+v", p.Name, r)
-		}
+		r := recordOf(t, p, denied, "refused")
+		testutil.Holds(t, r.Failure == "denied" && r.Reason != "" && r.Destination == "denied.example:443", "%s: %+v", p.Name, r)
 	}
 	w.otherFronts(t, target, trace)
 }
@@ -198,9 +195,8 @@ func TestAuditAddsUp(t *testing.T) {
 	for _, name := range []string{"sidecars", "agent", "servers"} {
 		opened, closed, up, down, resumes := pairs(t, filepath.Join(dir, name))
 		t.Logf("%s: %d opened, %d closed, %d up, %d down, %d resumes; %d connections carried %d", name, opened, closed, up, down, resumes, n, carried.Load())
-		if opened != closed || name != "servers" && (int64(opened) != n || up != carried.Load() || down != carried.Load()) {
-			t.Errorf("the records of %s do not add up", name)
-		}
+		testutil.Holds(t, opened == closed && (name == "servers" || int64(opened) == n && up == carried.Load() && down == carried.Load()),
+			"the records of %s do not add up", name)
 		testutil.AtLeast(t, resumes, 1, "connections that %s have resumed", name)
 	}
 }

@@ -142,9 +142,7 @@ func (w *traced) spans(t *testing.T, good string) {
 	}
 	dialTraced(t, w.https.Address(), testutil.Refusing(t), bad)
 	for i, span := range chained(t, bad, w.chain, services...) {
-		if got[i].Status.Code != 0 || span.Status.Code != 2 || span.attribute("error.type") != "refused" {
-			t.Errorf("%+v", span)
-		}
+		testutil.Holds(t, got[i].Status.Code == 0 && span.Status.Code == 2 && span.attribute("error.type") == "refused", "%+v", span)
 	}
 	for _, of := range []string{"http://" + w.health + "/metrics", w.server.HealthURL("/metrics"), w.agent.HealthURL("/metrics")} {
 		testutil.EqualSlices(t, exemplars(t, of), []string{good}, "exemplars of %s", of)

@@ -162,9 +162,8 @@ func TestRedirect(t *testing.T) {
 	r.mustRedirect(args...)
 	once := r.rules()
 	r.mustRedirect(args...)
-	if again := r.rules(); again != once || !strings.Contains(once, "redirect to :"+frontPort) {
-		t.Errorf("once:\n%s\ntwice:\n%s", once, again)
-	}
+	again := r.rules()
+	testutil.Holds(t, again == once && strings.Contains(once, "redirect to :"+frontPort), "once:\n%s\ntwice:\n%s", once, again)
 
 	r.expect(otherUID, hostedIP, hostedIP)           // as the agent, which has that address
 	r.expect(otherUID, "["+hostedIP6+"]", hostedIP6) // likewise
@@ -178,9 +177,8 @@ func TestRedirect(t *testing.T) {
 	for what, target := range map[string]string{"a closed port": hostedIP + ":81", "the front itself": "127.0.0.1:" + frontPort, "the server": farIP + ":8090"} {
 		// curl learns of the reset as it connects (7), before it knows that it has (55) or
 		// after that (56). An end in order is 52, and silence 28.
-		if got, err := r.seenAs(otherUID, target); err == nil || !curlReset.MatchString(err.Error()) {
-			t.Errorf("%s: %q, %v, want a reset", what, got, err)
-		}
+		got, err := r.seenAs(otherUID, target)
+		testutil.Holds(t, err != nil && curlReset.MatchString(err.Error()), "%s: %q, %v, want a reset", what, got, err)
 	}
 
 	r.mustRedirect("--remove")

@@ -133,65 +133,63 @@ func (l *load) lost(t *testing.T) (n int) {
 // write down why a connection ended name the policy.
 func TestPolicyReachesOpenConnections(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"server", "agent"} {
-		t.Run(at, func(t *testing.T) {
-			var targets, ports [2]string
-			for i := range targets {
-				targets[i] = testutil.Echo(t)
-				_, ports[i], _ = net.SplitHostPort(targets[i])
-			}
-			deny := func(i int) string { return denying("127.0.0.0/8:" + ports[i]) }
-			path := policyFile(t, noDenial)
-			decides := map[string][]string{at: {"--policy-file=" + path, "--audit-log=-"}}
-			w := newWholeOf(t, flags{server: decides["server"], agent: decides["agent"]})
-			fronts := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
-			decider, health := w.server.Process, w.server.HealthURL("/metrics")
-			if at == "agent" {
-				decider, health = w.agent.Process, w.agent.HealthURL("/metrics")
-			}
-			l, n := newLoad(t), 0
-			for range scaled(3, 50) {
-				for _, f := range fronts {
-					for i, target := range targets {
-						l.add(t, f.name+" to "+target, f, target, i == 0)
-						l.add(t, f.name+" by name to "+target, f, net.JoinHostPort("localhost", ports[i]), i == 0)
-						n += 1 - i
-					}
+	testutil.EachOf(t, []string{"server", "agent"}, func(t *testing.T, at string) {
+		var targets, ports [2]string
+		for i := range targets {
+			targets[i] = testutil.Echo(t)
+			_, ports[i], _ = net.SplitHostPort(targets[i])
+		}
+		deny := func(i int) string { return denying("127.0.0.0/8:" + ports[i]) }
+		path := policyFile(t, noDenial)
+		decides := map[string][]string{at: {"--policy-file=" + path, "--audit-log=-"}}
+		w := newWholeOf(t, flags{server: decides["server"], agent: decides["agent"]})
+		fronts := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
+		decider, health := w.server.Process, w.server.HealthURL("/metrics")
+		if at == "agent" {
+			decider, health = w.agent.Process, w.agent.HealthURL("/metrics")
+		}
+		l, n := newLoad(t), 0
+		for range scaled(3, 50) {
+			for _, f := range fronts {
+				for i, target := range targets {
+					l.add(t, f.name+" to "+target, f, target, i == 0)
+					l.add(t, f.name+" by name to "+target, f, net.JoinHostPort("localhost", ports[i]), i == 0)
+					n += 1 - i
 				}
 			}
-			n *= 2
-			changed := time.Now()
-			writePolicy(t, path, deny(0))
-			t.Logf("%d of %d connections were ended within %v of the change", n, len(l.conns), l.only(t, changed))
-			logged(t, decider, patience, fmt.Sprintf(`"connections":%d`, n))
-			eventually(t, patience, "the records name the policy", func() (bool, any) {
-				ends := 0
-				for _, r := range records(t, decider.Output()) {
-					if r.Event == "closed" && r.End == "policy" && r.Rule == "denied" {
-						ends++
-					}
+		}
+		n *= 2
+		changed := time.Now()
+		writePolicy(t, path, deny(0))
+		t.Logf("%d of %d connections were ended within %v of the change", n, len(l.conns), l.only(t, changed))
+		logged(t, decider, patience, fmt.Sprintf(`"connections":%d`, n))
+		eventually(t, patience, "the records name the policy", func() (bool, any) {
+			ends := 0
+			for _, r := range records(t, decider.Output()) {
+				if r.Event == "closed" && r.End == "policy" && r.Rule == "denied" {
+					ends++
 				}
-				return ends == n, ends
-			})
-			reaches(t, patience, health, at+`_connection_resets_total{cause="policy"}`, float64(n))
-			for _, f := range fronts {
-				refused(t, f.name+" reaches what is denied", f, targets[0])
 			}
-
-			// The other way round.
-			writePolicy(t, path, deny(1))
-			for _, c := range l.conns {
-				c.denied = true
-			}
-			for _, f := range fronts {
-				eventually(t, patience, f.name+" is let in", func() (bool, any) {
-					err := try(t, f, targets[0])
-					return err == nil, err
-				})
-			}
-			l.only(t, changed)
+			return ends == n, ends
 		})
-	}
+		reaches(t, patience, health, at+`_connection_resets_total{cause="policy"}`, float64(n))
+		for _, f := range fronts {
+			refused(t, f.name+" reaches what is denied", f, targets[0])
+		}
+
+		// The other way round.
+		writePolicy(t, path, deny(1))
+		for _, c := range l.conns {
+			c.denied = true
+		}
+		for _, f := range fronts {
+			eventually(t, patience, f.name+" is let in", func() (bool, any) {
+				err := try(t, f, targets[0])
+				return err == nil, err
+			})
+		}
+		l.only(t, changed)
+	})
 }
 
 // A client, and an agent, whose certificate is revoked is disconnected with all that it has

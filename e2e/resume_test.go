@@ -156,28 +156,26 @@ func TestConnectionsEndWithTheirEnds(t *testing.T) {
 func TestConnectionsArePlainWhereOneSideIs(t *testing.T) {
 	t.Parallel() // it waits
 	off, old := []string{"--resume-window=0"}, []string{"--link=off"}
-	for name, more := range map[string]flags{
+	testutil.Each(t, map[string]flags{
 		"server": {server: off}, "agent": {agent: off}, "sidecars": {sidecars: off}, "no links": {server: old, agent: old, sidecars: old},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFleet(t, 1, more)
-			s := startStorm(t, f.vault, scaled(time.Second, 10*time.Second), halves, f.ways()...)
-			s.end()
-			target := testutil.Echo(t)
-			var conns []net.Conn
-			for _, way := range f.ways() {
-				c := dialed(t, way, target)
-				must(c.Write([]byte("x")))(t)
-				must(io.ReadFull(c, make([]byte, 1)))(t)
-				conns = append(conns, c)
-			}
-			f.toClients.cut() // of a sidecar's that does not take part the server is an end
-			for _, c := range conns {
-				ended(t, "after a cut", c)
-			}
-		})
-	}
+	}, func(t *testing.T, more flags) {
+		t.Parallel()
+		f := newFleet(t, 1, more)
+		s := startStorm(t, f.vault, scaled(time.Second, 10*time.Second), halves, f.ways()...)
+		s.end()
+		target := testutil.Echo(t)
+		var conns []net.Conn
+		for _, way := range f.ways() {
+			c := dialed(t, way, target)
+			must(c.Write([]byte("x")))(t)
+			must(io.ReadFull(c, make([]byte, 1)))(t)
+			conns = append(conns, c)
+		}
+		f.toClients.cut() // of a sidecar's that does not take part the server is an end
+		for _, c := range conns {
+			ended(t, "after a cut", c)
+		}
+	})
 }
 
 // Connections that end in the server, for kube-apiserver, outlive the agent's
@@ -229,9 +227,7 @@ func dialing(t *testing.T, ways []tunnel.Dialer, target string, perSecond int) (
 			work.Go(func() error {
 				o := echoOnce(ways[i%len(ways)], target)
 				made.Add(1)
-				if o.err != nil && failed.Add(1) <= 10 {
-					t.Error(o.err)
-				}
+				testutil.Holds(t, o.err == nil || failed.Add(1) > 10, "%v", o.err)
 				return nil
 			})
 		}
@@ -280,7 +276,7 @@ func TestConnectionsMoveBeforeAServerLeaves(t *testing.T) {
 // connections go on through it, though their links are cut, or all servers are replaced.
 func TestConnectionsGoOnThroughAnAgentThatDrains(t *testing.T) {
 	t.Parallel()
-	for name, harm := range map[string]func(*fleet){
+	testutil.Each(t, map[string]func(*fleet){
 		"links are cut": func(f *fleet) {
 			for _, leg := range f.toAgents {
 				leg.cut()
@@ -294,28 +290,26 @@ func TestConnectionsGoOnThroughAnAgentThatDrains(t *testing.T) {
 				connected(f.t, f.agent, 2, patience)
 			}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFleet(t, 2, flags{
-				server: []string{"--graceful-shutdown-timeout=2m"},
-				agent:  []string{"--agent-id=agent-1", "--graceful-shutdown-timeout=10m"},
-			})
-			s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
-			before := f.agent
-			f.startAgent()
-			testutil.NoError(t, before.Signal(syscall.SIGTERM))
-			eventually(t, patience, "it drains", func() (bool, any) {
-				out := before.Output()
-				return strings.Contains(out, "draining: servers were told"), out
-			})
-			for range scaled(2, 10) {
-				s.harm()
-				harm(f)
-			}
-			s.end()
-			code, err := before.Wait(2 * patience) // an end whose other end is gone without a word stays for a window
-			testutil.Holds(t, code == 0 && err == nil, "the agent ends: %d, %v\n%s", code, err, before.Output())
+	}, func(t *testing.T, harm func(*fleet)) {
+		t.Parallel()
+		f := newFleet(t, 2, flags{
+			server: []string{"--graceful-shutdown-timeout=2m"},
+			agent:  []string{"--agent-id=agent-1", "--graceful-shutdown-timeout=10m"},
 		})
-	}
+		s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
+		before := f.agent
+		f.startAgent()
+		testutil.NoError(t, before.Signal(syscall.SIGTERM))
+		eventually(t, patience, "it drains", func() (bool, any) {
+			out := before.Output()
+			return strings.Contains(out, "draining: servers were told"), out
+		})
+		for range scaled(2, 10) {
+			s.harm()
+			harm(f)
+		}
+		s.end()
+		code, err := before.Wait(2 * patience) // an end whose other end is gone without a word stays for a window
+		testutil.Holds(t, code == 0 && err == nil, "the agent ends: %d, %v\n%s", code, err, before.Output())
+	})
 }

@@ -15,12 +15,10 @@ import (
 // clients dial 100 times a second, as kube-apiserver calls webhooks. Nothing fails.
 func TestRollingEverythingFailsNothing(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]string{"links": "auto", "gRPC and CONNECT": "off"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rollEverything(t, mode)
-		})
-	}
+	testutil.Each(t, map[string]string{"links": "auto", "gRPC and CONNECT": "off"}, func(t *testing.T, mode string) {
+		t.Parallel()
+		rollEverything(t, mode)
+	})
 }
 
 func rollEverything(t *testing.T, mode string) {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -181,8 +182,6 @@ func eventually(t testing.TB, bound time.Duration, what string, ask func() (ok b
 		if ok {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: still %v after %v", what, seen, bound)
-		}
+		testutil.Requires(t, !time.Now().After(end), "%s: still %v after %v", what, seen, bound)
 	}
 }

@@ -91,9 +91,8 @@ func (l *lateSidecar) comes(t *testing.T, bound time.Duration, host, port string
 func (l *lateSidecar) fails(t *testing.T, host, port string, want ...string) {
 	t.Helper()
 	err := l.get(t, "http", host, port)
-	if err == nil || !slices.ContainsFunc(want, func(w string) bool { return strings.Contains(err.Error(), w) }) {
-		t.Errorf("%s by http: %v; want one of %q", host, err, want)
-	}
+	testutil.Holds(t, err != nil && slices.ContainsFunc(want, func(w string) bool { return strings.Contains(err.Error(), w) }),
+		"%s by http: %v; want one of %q", host, err, want)
 	testutil.ErrorSays(t, l.get(t, "socks5", host, port), "socks connect", "%s by socks5", host)
 }
 
@@ -101,52 +100,50 @@ func (l *lateSidecar) fails(t *testing.T, host, port string, want ...string) {
 // as each thing appears.
 func TestSidecarStartsBeforeAllElse(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"} {
-		t.Run(program, func(t *testing.T) {
-			t.Parallel()
-			s := newSuite(t)
-			server := &suite.Server{ClientPort: testutil.Reserved(t), AgentPort: testutil.Reserved(t),
-				HealthPort: testutil.Reserved(t), AdminPort: testutil.Reserved(t), UDS: filepath.Join(s.Dir, "late")}
-			l := newLateSidecar(t, s, server.ClientPort, program)
-			ip, apiIP := loopbackIP(), loopbackIP()
-			web := newHostedWeb(t, ip)
+	testutil.EachOf(t, []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"}, func(t *testing.T, program string) {
+		t.Parallel()
+		s := newSuite(t)
+		server := &suite.Server{ClientPort: testutil.Reserved(t), AgentPort: testutil.Reserved(t),
+			HealthPort: testutil.Reserved(t), AdminPort: testutil.Reserved(t), UDS: filepath.Join(s.Dir, "late")}
+		l := newLateSidecar(t, s, server.ClientPort, program)
+		ip, apiIP := loopbackIP(), loopbackIP()
+		web := newHostedWeb(t, ip)
 
-			l.fails(t, ip, web.plain, "503")
-			l.fails(t, "app.guest.test", web.plain, "502", "503", "504")
-			testutil.Succeeds(t, testutil.Err(curl(t, "http://"+l.health+"/healthz")), "health")
-			testutil.Fails(t, testutil.Err(curl(t, "http://"+l.health+"/readyz")), "readiness without anything")
+		l.fails(t, ip, web.plain, "503")
+		l.fails(t, "app.guest.test", web.plain, "502", "503", "504")
+		testutil.Succeeds(t, testutil.Err(curl(t, "http://"+l.health+"/healthz")), "health")
+		testutil.Fails(t, testutil.Err(curl(t, "http://"+l.health+"/readyz")), "readiness without anything")
 
-			l.certificates(t, s.PKI(""))
-			l.fails(t, ip, web.plain, "503")
-			testutil.NoError(t, s.RunServer(server))
-			// Files are looked at every 10 s, and what failed for want of them is
-			// tried again at once.
-			eventually(t, 15*time.Second+patience, "readiness", func() (bool, any) {
-				_, err := curl(t, "http://"+l.health+"/readyz")
-				return err == nil, err
-			})
-			l.fails(t, ip, web.plain, "503") // no agent
-			must(s.StartAgent(server))(t)
-			l.comes(t, patience, ip, web.plain)
-
-			l.fails(t, "web.apps.svc", web.plain, "502", "503", "504")
-			api := startAPI(t, apiIP+":0")
-			api.set("apps", "web", ip)
-			api.set("openshift-dns", "dns-default", ip)
-			api.writeKubeconfig(t, filepath.Join(l.dir, "kubeconfig"))
-			l.comes(t, patience, "web.apps.svc", web.plain)
-
-			l.fails(t, "app.guest.test", web.plain, "502", "503", "504")
-			(&hostedCluster{ip: ip}).startDNS(t)
-			l.comes(t, patience, "app.guest.test", web.plain)
-
-			// An operator can read what it said meanwhile, beside dials that failed: 20 a minute of
-			// each outcome at most.
-			lines := strings.Count(l.Output(), "\n") - strings.Count(l.Output(), `"outcome":`)
-			t.Logf("%d lines of log", lines)
-			testutil.AtMost(t, lines, 30, "lines of log\n%s", l.Output())
+		l.certificates(t, s.PKI(""))
+		l.fails(t, ip, web.plain, "503")
+		testutil.NoError(t, s.RunServer(server))
+		// Files are looked at every 10 s, and what failed for want of them is
+		// tried again at once.
+		eventually(t, 15*time.Second+patience, "readiness", func() (bool, any) {
+			_, err := curl(t, "http://"+l.health+"/readyz")
+			return err == nil, err
 		})
-	}
+		l.fails(t, ip, web.plain, "503") // no agent
+		must(s.StartAgent(server))(t)
+		l.comes(t, patience, ip, web.plain)
+
+		l.fails(t, "web.apps.svc", web.plain, "502", "503", "504")
+		api := startAPI(t, apiIP+":0")
+		api.set("apps", "web", ip)
+		api.set("openshift-dns", "dns-default", ip)
+		api.writeKubeconfig(t, filepath.Join(l.dir, "kubeconfig"))
+		l.comes(t, patience, "web.apps.svc", web.plain)
+
+		l.fails(t, "app.guest.test", web.plain, "502", "503", "504")
+		(&hostedCluster{ip: ip}).startDNS(t)
+		l.comes(t, patience, "app.guest.test", web.plain)
+
+		// An operator can read what it said meanwhile, beside dials that failed: 20 a minute of
+		// each outcome at most.
+		lines := strings.Count(l.Output(), "\n") - strings.Count(l.Output(), `"outcome":`)
+		t.Logf("%d lines of log", lines)
+		testutil.AtMost(t, lines, 30, "lines of log\n%s", l.Output())
+	})
 }
 
 // The server's CA, the client's certificate, the API's address, CA and token

@@ -58,9 +58,8 @@ func (w *whole) through(t *testing.T, name string) tunnel.Conn {
 // exits waits for a process to end with a status.
 func exits(t *testing.T, p *suite.Process, status int) {
 	t.Helper()
-	if code, err := p.Wait(quick); err != nil || code != status {
-		t.Fatalf("%s: exit status %d, %v; want %d", p.Name, code, err, status)
-	}
+	code, err := p.Wait(quick)
+	testutil.Requires(t, err == nil && code == status, "%s: exit status %d, %v; want %d", p.Name, code, err, status)
 }
 
 // What SIGTERM means, to every program alike.

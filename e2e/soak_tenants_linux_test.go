@@ -68,9 +68,8 @@ func (w *town) changeTenant(k tenantChange) {
 	if k.clients {
 		w.ended += 4
 	}
-	if now := w.agentOf(c); (now != agent) != k.agents {
-		w.t.Errorf("%s: the agent's address was %q, and is %q", k.name, agent, now)
-	}
+	now := w.agentOf(c)
+	testutil.Holds(w.t, (now != agent) == k.agents, "%s: the agent's address was %q, and is %q", k.name, agent, now)
 	c.files = before
 	w.putTenant(c)
 	w.tenants.reaches(w.t, c, http.StatusOK)

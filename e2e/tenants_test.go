@@ -154,9 +154,7 @@ func (h *hosting) reaches(t *testing.T, c *clusterOfMany, want int) {
 func (h *hosting) hold(t *testing.T, c *clusterOfMany) net.Conn {
 	t.Helper()
 	conn, status, err := h.connect(t, c.serverName(), c.client, c.target)
-	if err != nil || status != http.StatusOK {
-		t.Fatal(status, err)
-	}
+	testutil.Requires(t, err == nil && status == http.StatusOK, "%v %v", status, err)
 	return conn
 }
 
@@ -208,9 +206,8 @@ func (h *hosting) neverMeet(t *testing.T, remove func(*clusterOfMany), flags ...
 	// The same addresses, ids and names on both sides, and each has its own: the other's target
 	// is refused by the agent, which was asked.
 	for c, other := range map[*clusterOfMany]*clusterOfMany{a: b, b: a} {
-		if _, status, err := h.connect(t, c.serverName(), c.client, other.target); status != http.StatusForbidden {
-			t.Errorf("client of %s to the target of %s: %d, %v", c.name, other.name, status, err)
-		}
+		_, status, err := h.connect(t, c.serverName(), c.client, other.target)
+		testutil.Holds(t, status == http.StatusForbidden, "client of %s to the target of %s: %d, %v", c.name, other.name, status, err)
 	}
 	// Nobody gets in under a name that is not theirs.
 	own := must(tls.LoadX509KeyPair(h.PKI("client.crt"), h.PKI("client.key")))(t)
@@ -221,9 +218,8 @@ func (h *hosting) neverMeet(t *testing.T, remove func(*clusterOfMany), flags ...
 		{"the other's certificate", "a.example", b.client}, {"the flags' certificate", "a.example", own},
 		{"no name", "", a.client}, {"nobody's name", "c.example", a.client}, {"a name below", "x.a.example", a.client},
 	} {
-		if _, status, err := h.connect(t, try.name, try.cert, a.target); err == nil {
-			t.Errorf("%s is let in: %d", try.what, status)
-		}
+		_, status, err := h.connect(t, try.name, try.cert, a.target)
+		testutil.Holds(t, err != nil, "%s is let in: %d", try.what, status)
 	}
 	if _, status, err := h.connect(t, "", own, a.target); status != http.StatusServiceUnavailable {
 		t.Errorf("the flags' own cluster, which has no agent: %d, %v", status, err)

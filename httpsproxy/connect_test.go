@@ -39,18 +39,16 @@ func TestConnectAnswersInTheClientsVersion(t *testing.T) {
 // Goproxy's hijack drops what net/http has buffered.
 func TestConnectKeepsPipelinedBytes(t *testing.T) {
 	target := testutil.Echo(t)
-	for name, size := range map[string]int{"few": 5, "ClientHello": 1800, "more than is read ahead": 300 << 10} {
-		t.Run(name, func(t *testing.T) {
-			w := dialProxy(t, nil)
-			flight := strings.Repeat("early", size/5)
-			go w.send("CONNECT %s HTTP/1.1\r\n\r\n%s", target, flight)
-			status, _ := w.head()
-			testutil.Contains(t, status, " 200 ", "the status")
-			w.expect(flight)
-			w.send("late")
-			w.expect("late")
-		})
-	}
+	testutil.Each(t, map[string]int{"few": 5, "ClientHello": 1800, "more than is read ahead": 300 << 10}, func(t *testing.T, size int) {
+		w := dialProxy(t, nil)
+		flight := strings.Repeat("early", size/5)
+		go w.send("CONNECT %s HTTP/1.1\r\n\r\n%s", target, flight)
+		status, _ := w.head()
+		testutil.Contains(t, status, " 200 ", "the status")
+		w.expect(flight)
+		w.send("late")
+		w.expect("late")
+	})
 }
 
 func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
@@ -152,27 +150,25 @@ func TestResets(t *testing.T) {
 
 // A client that leaves has its dial cancelled, however it leaves.
 func TestConnectClientLeavesDuringDial(t *testing.T) {
-	for name, leave := range map[string]func(*wire){
+	testutil.Each(t, map[string]func(*wire){
 		"close": func(w *wire) { _ = w.Close() },
 		"reset": func(w *wire) { _ = w.SetLinger(0); _ = w.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			dialing, ended := make(chan struct{}), make(chan error, 1)
-			w := dialProxy(t, func(o *Options) {
-				o.Forwarder.DialTimeout = 2 * maxWait
-				o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
-					close(dialing)
-					<-ctx.Done()
-					ended <- context.Cause(ctx)
-					return nil, ctx.Err()
-				})
+	}, func(t *testing.T, leave func(*wire)) {
+		dialing, ended := make(chan struct{}), make(chan error, 1)
+		w := dialProxy(t, func(o *Options) {
+			o.Forwarder.DialTimeout = 2 * maxWait
+			o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+				close(dialing)
+				<-ctx.Done()
+				ended <- context.Cause(ctx)
+				return nil, ctx.Err()
 			})
-			w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\n")
-			receive(t, "the dial", dialing)
-			leave(w)
-			testutil.ErrorIs(t, receive(t, "the dial's end", ended), admission.ErrLeft, "why the dial was cancelled")
 		})
-	}
+		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\n")
+		receive(t, "the dial", dialing)
+		leave(w)
+		testutil.ErrorIs(t, receive(t, "the dial's end", ended), admission.ErrLeft, "why the dial was cancelled")
+	})
 }
 
 // Statuses come from types; what is internal stays in the log.

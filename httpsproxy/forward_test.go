@@ -179,26 +179,24 @@ func TestFullDuplex(t *testing.T) {
 // whatever the sockets hold of its upload.
 func TestEarlyAnswerToUpload(t *testing.T) {
 	const size = 32 << 20
-	for name, sent := range map[string]int64{"stalled": 10, "whole": size} {
-		t.Run(name, func(t *testing.T) {
-			origin := testutil.Serve(t, func(c *net.TCPConn) {
-				_, _ = bufio.NewReader(c).Peek(1)
-				_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
-				if sent == size {
-					_ = c.CloseWrite()
-				}
-				_, _ = io.Copy(io.Discard, c)
-			})
-			w := dialProxy(t, nil)
-			w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
-			testutil.NoError(t, testutil.Err(io.CopyN(w, zeros{}, sent)))
-			resp := w.response("POST")
-			testutil.Equal(t, resp.StatusCode, 413, "status")
-			testutil.Equal(t, body(t, resp), "no", "content")
-			testutil.Equal(t, resp.Close, true, "the connection ends")
-			w.expectEnd()
+	testutil.Each(t, map[string]int64{"stalled": 10, "whole": size}, func(t *testing.T, sent int64) {
+		origin := testutil.Serve(t, func(c *net.TCPConn) {
+			_, _ = bufio.NewReader(c).Peek(1)
+			_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+			if sent == size {
+				_ = c.CloseWrite()
+			}
+			_, _ = io.Copy(io.Discard, c)
 		})
-	}
+		w := dialProxy(t, nil)
+		w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
+		testutil.NoError(t, testutil.Err(io.CopyN(w, zeros{}, sent)))
+		resp := w.response("POST")
+		testutil.Equal(t, resp.StatusCode, 413, "status")
+		testutil.Equal(t, body(t, resp), "no", "content")
+		testutil.Equal(t, resp.Close, true, "the connection ends")
+		w.expectEnd()
+	})
 }
 
 // The rest of an upload must never be taken for a request.
@@ -503,30 +501,28 @@ func TestCustomerProxy(t *testing.T) {
 }
 
 func TestOptionsForAServer(t *testing.T) {
-	for name, via := range map[string]bool{"direct": false, "by a customer's proxy": true} {
-		t.Run(name, func(t *testing.T) {
-			next, heads := rawOrigin(t, "HTTP/1.1 204 No Content\r\n\r\n")
-			want := "OPTIONS * HTTP/1.1"
-			w := dialProxy(t, func(o *Options) {
-				if via {
-					want = "OPTIONS http://" + next + " HTTP/1.1"
-					o.Transport.Proxy = fixedProxy("http://" + next)
-				}
-			})
-			w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 7\r\n\r\n", next)
-			_ = w.response("OPTIONS")
-			head := receive(t, "the request", heads)
-			testutil.Holds(t, head[0] == want && strings.Contains(strings.Join(head, "\n"), "Max-Forwards: 6"),
-				"%q; want %q", head, want)
-			w.send("OPTIONS http://%s? HTTP/1.1\r\nHost: x\r\n\r\n", next) // which is no longer for the whole server
-			_ = w.response("OPTIONS")
-			head = receive(t, "the request", heads)
-			testutil.Equal(t, strings.HasSuffix(head[0], "/? HTTP/1.1"), true, "%q with a query", head[0])
-			w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 0\r\n\r\n", next)
-			testutil.Equal(t, w.response("OPTIONS").StatusCode, 501, "status after the last forward")
-			testutil.Equal(t, len(heads), 0, "requests")
+	testutil.Each(t, map[string]bool{"direct": false, "by a customer's proxy": true}, func(t *testing.T, via bool) {
+		next, heads := rawOrigin(t, "HTTP/1.1 204 No Content\r\n\r\n")
+		want := "OPTIONS * HTTP/1.1"
+		w := dialProxy(t, func(o *Options) {
+			if via {
+				want = "OPTIONS http://" + next + " HTTP/1.1"
+				o.Transport.Proxy = fixedProxy("http://" + next)
+			}
 		})
-	}
+		w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 7\r\n\r\n", next)
+		_ = w.response("OPTIONS")
+		head := receive(t, "the request", heads)
+		testutil.Holds(t, head[0] == want && strings.Contains(strings.Join(head, "\n"), "Max-Forwards: 6"),
+			"%q; want %q", head, want)
+		w.send("OPTIONS http://%s? HTTP/1.1\r\nHost: x\r\n\r\n", next) // which is no longer for the whole server
+		_ = w.response("OPTIONS")
+		head = receive(t, "the request", heads)
+		testutil.Equal(t, strings.HasSuffix(head[0], "/? HTTP/1.1"), true, "%q with a query", head[0])
+		w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 0\r\n\r\n", next)
+		testutil.Equal(t, w.response("OPTIONS").StatusCode, 501, "status after the last forward")
+		testutil.Equal(t, len(heads), 0, "requests")
+	})
 }
 
 // The path is the client's, even where it has what should have been escaped.
@@ -639,22 +635,20 @@ func TestForwardHalfClose(t *testing.T) {
 		}
 	})
 	p := startProxy(t, nil)
-	for name, request := range map[string]string{
+	testutil.Each(t, map[string]string{
 		"GET":       "GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
 		"POST":      "POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
 		"pipelined": "GET http://%[1]s/ HTTP/1.1\r\nHost: x\r\n\r\nGET http://%[1]s/ HTTP/1.1\r\nHost: x\r\n\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := dialWire(t, p.addr)
-			w.send(request, origin)
-			_ = w.CloseWrite()
-			for range strings.Count(request, "HTTP/1.1") {
-				testutil.Equal(t, body(t, w.response("GET")), "xxxxxxxxxxxx", "content")
-			}
-			w.expectEnd()
-		})
-	}
+	}, func(t *testing.T, request string) {
+		t.Parallel()
+		w := dialWire(t, p.addr)
+		w.send(request, origin)
+		_ = w.CloseWrite()
+		for range strings.Count(request, "HTTP/1.1") {
+			testutil.Equal(t, body(t, w.response("GET")), "xxxxxxxxxxxx", "content")
+		}
+		w.expectEnd()
+	})
 }
 
 // TLS to a customer's proxy is verified by the proxy's name; an upgrade works

@@ -45,29 +45,27 @@ func TestRequestHeadersAreBounded(t *testing.T) {
 func TestHalfHeadersWeighWhatTheyCost(t *testing.T) {
 	origin := startOrigin(t, hello)
 	const each = 900 << 10 // net/http takes more for it
-	for name, before := range map[string]string{"first": "", "second": "GET http://" + origin + "/ HTTP/1.1\r\nHost: x\r\n\r\n"} {
-		t.Run(name, func(t *testing.T) {
-			p := startProxy(t, func(o *Options) { o.handshakeTimeout = 2 * maxWait }) // it is not that which ends them
-			genuine := dialWire(t, p.addr)
-			genuine.send("GET http://%s/ HTTP/1.1\r\n", origin)
-			const most = 32 << 20 / each
-			for range most + 10 {
-				w := dialWire(t, p.addr)
-				if before != "" {
-					w.send("%s", before)
-					_ = body(t, w.response("GET"))
-				}
-				w.send("GET http://x.test/ HTTP/1.1\r\nHost: x\r\n%s", fields(8000))
+	testutil.Each(t, map[string]string{"first": "", "second": "GET http://" + origin + "/ HTTP/1.1\r\nHost: x\r\n\r\n"}, func(t *testing.T, before string) {
+		p := startProxy(t, func(o *Options) { o.handshakeTimeout = 2 * maxWait }) // it is not that which ends them
+		genuine := dialWire(t, p.addr)
+		genuine.send("GET http://%s/ HTTP/1.1\r\n", origin)
+		const most = 32 << 20 / each
+		for range most + 10 {
+			w := dialWire(t, p.addr)
+			if before != "" {
+				w.send("%s", before)
+				_ = body(t, w.response("GET"))
 			}
-			testutil.Eventually(t, "the end of the first of them, which counts as refused", func() bool {
-				return p.Slots.Count() <= most+1 && promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()) >= 10
-			})
-			_, held := p.Slots.Held()
-			testutil.AtMost(t, held, 32<<20, "bytes that are held")
-			genuine.send("Host: x\r\n\r\n")
-			genuine.answered(200, "a genuine request")
+			w.send("GET http://x.test/ HTTP/1.1\r\nHost: x\r\n%s", fields(8000))
+		}
+		testutil.Eventually(t, "the end of the first of them, which counts as refused", func() bool {
+			return p.Slots.Count() <= most+1 && promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()) >= 10
 		})
-	}
+		_, held := p.Slots.Held()
+		testutil.AtMost(t, held, 32<<20, "bytes that are held")
+		genuine.send("Host: x\r\n\r\n")
+		genuine.answered(200, "a genuine request")
+	})
 }
 
 // Long headers of requests and of answers share one room, which those that are usual
@@ -93,29 +91,27 @@ func TestHeadersShareARoom(t *testing.T) {
 		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n%s\r\n", to, header)
 		return w, w.response("GET").StatusCode
 	}
-	for name, header := range map[string]string{"of answers": "", "of requests, too": long} {
-		t.Run(name, func(t *testing.T) {
-			p := startProxy(t, nil)
-			empty := p.leaveRoom(1 << 20)
-			var open []*wire
-			for status := 200; status == 200; {
-				var w *wire
-				if w, status = get(p, origin, header); status != 200 && status != 503 {
-					t.Fatal(status)
-				}
-				if open = append(open, w); len(open) > 20 {
-					t.Fatalf("%d exchanges are served, with %d bytes of headers", len(open), p.headers.Used()-empty)
-				}
+	testutil.Each(t, map[string]string{"of answers": "", "of requests, too": long}, func(t *testing.T, header string) {
+		p := startProxy(t, nil)
+		empty := p.leaveRoom(1 << 20)
+		var open []*wire
+		for status := 200; status == 200; {
+			var w *wire
+			if w, status = get(p, origin, header); status != 200 && status != 503 {
+				t.Fatal(status)
 			}
-			_, status := get(p, usual, "")
-			testutil.Equal(t, status, 200, "a usual request meanwhile")
-			for _, w := range open {
-				_ = w.SetLinger(0) // a reset: a FIN alone would be a half-close
-				_ = w.Close()
+			if open = append(open, w); len(open) > 20 {
+				t.Fatalf("%d exchanges are served, with %d bytes of headers", len(open), p.headers.Used()-empty)
 			}
-			testutil.Eventually(t, "an empty room", func() bool { return p.headers.Used() == empty })
-		})
-	}
+		}
+		_, status := get(p, usual, "")
+		testutil.Equal(t, status, 200, "a usual request meanwhile")
+		for _, w := range open {
+			_ = w.SetLinger(0) // a reset: a FIN alone would be a half-close
+			_ = w.Close()
+		}
+		testutil.Eventually(t, "an empty room", func() bool { return p.headers.Used() == empty })
+	})
 	p := startProxy(t, nil)
 	p.leaveRoom(1 << 20)
 	w := dialWire(t, p.addr)
@@ -128,23 +124,21 @@ func TestHeadersShareARoom(t *testing.T) {
 // A long first line of a request or of an answer counts, as long fields do.
 func TestLongFirstLinesCount(t *testing.T) {
 	long := strings.Repeat("a", 32<<10)
-	for name, lines := range map[string][2]string{"target": {"GET http://%s/" + long, "200"}, "method": {long + " http://%s/", "200"}, "status": {"GET http://%s/", "200 " + long}} {
-		t.Run(name, func(t *testing.T) {
-			asked := make(chan struct{})
-			origin := testutil.Serve(t, func(c *net.TCPConn) {
-				_, _ = http.ReadRequest(bufio.NewReaderSize(c, 64<<10))
-				_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\n\r\nx", lines[1])
-				<-asked
-			})
-			defer close(asked)
-			p := startProxy(t, nil)
-			w := dialWire(t, p.addr)
-			w.send(lines[0]+" HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-			status := w.line()
-			testutil.Equal(t, strings.HasPrefix(status, "HTTP/1.1 200"), true, "%.100q", status)
-			testutil.AtLeast(t, p.headers.Used(), int64(len(long)), "bytes that are counted")
+	testutil.Each(t, map[string][2]string{"target": {"GET http://%s/" + long, "200"}, "method": {long + " http://%s/", "200"}, "status": {"GET http://%s/", "200 " + long}}, func(t *testing.T, lines [2]string) {
+		asked := make(chan struct{})
+		origin := testutil.Serve(t, func(c *net.TCPConn) {
+			_, _ = http.ReadRequest(bufio.NewReaderSize(c, 64<<10))
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\n\r\nx", lines[1])
+			<-asked
 		})
-	}
+		defer close(asked)
+		p := startProxy(t, nil)
+		w := dialWire(t, p.addr)
+		w.send(lines[0]+" HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+		status := w.line()
+		testutil.Equal(t, strings.HasPrefix(status, "HTTP/1.1 200"), true, "%.100q", status)
+		testutil.AtLeast(t, p.headers.Used(), int64(len(long)), "bytes that are counted")
+	})
 }
 
 // A request that there is no room for counts among those that wait, for as long as net/http

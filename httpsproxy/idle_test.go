@@ -85,23 +85,21 @@ func TestIdleBoundsPlainExchanges(t *testing.T) {
 // An exchange that ends before its answer has begun is answered, whichever side is
 // silent.
 func TestIdleExchangeIsAnswered(t *testing.T) {
-	for side, request := range map[string]string{
+	testutil.EachInBubble(t, map[string]string{
 		"destination": "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n",
 		"client":      "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf",
-	} {
-		testutil.Bubble(t, side, func(t *testing.T) {
-			const idle = time.Minute
-			client := piped(t, &tunnel.Forwarder{Idle: idle}, func(_ net.Conn, r *bufio.Reader) {
-				_, _ = io.Copy(io.Discard, r)
-			})
-			began := time.Now()
-			_ = client.SetDeadline(began.Add(time.Hour))
-			_, _ = io.WriteString(client, request)
-			resp := testutil.Must(http.ReadResponse(bufio.NewReader(client), nil))(t)
-			testutil.Equal(t, resp.StatusCode, http.StatusGatewayTimeout, "status")
-			testutil.Equal(t, time.Since(began), idle, "when it ended")
+	}, func(t *testing.T, request string) {
+		const idle = time.Minute
+		client := piped(t, &tunnel.Forwarder{Idle: idle}, func(_ net.Conn, r *bufio.Reader) {
+			_, _ = io.Copy(io.Discard, r)
 		})
-	}
+		began := time.Now()
+		_ = client.SetDeadline(began.Add(time.Hour))
+		_, _ = io.WriteString(client, request)
+		resp := testutil.Must(http.ReadResponse(bufio.NewReader(client), nil))(t)
+		testutil.Equal(t, resp.StatusCode, http.StatusGatewayTimeout, "status")
+		testutil.Equal(t, time.Since(began), idle, "when it ended")
+	})
 }
 
 // Once the process was stopped, what it waits for may have come meanwhile.

@@ -42,38 +42,36 @@ func TestInterimResponses(t *testing.T) {
 // Each is whole, even where the proxy itself sends the 100 between two of them.
 func TestInterimResponsesAroundContinue(t *testing.T) {
 	const early = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
-	for name, says100 := range map[string]string{"from the destination": "HTTP/1.1 100 Continue\r\n\r\n", "from the proxy": ""} {
-		t.Run(name, func(t *testing.T) {
-			origin := testutil.Serve(t, func(c *net.TCPConn) {
-				r, err := http.ReadRequest(bufio.NewReader(c))
-				if err != nil {
-					return
-				}
-				_, _ = io.WriteString(c, strings.Repeat(early, 40)+says100+strings.Repeat(early, 40))
-				_, _ = io.ReadFull(r.Body, make([]byte, 4))
-				_, _ = io.WriteString(c, early+"HTTP/1.1 204 No Content\r\n\r\n")
-			})
-			p := startProxy(t, nil)
-			p.brief.ExpectContinueTimeout = 100 * time.Microsecond
-			if says100 != "" {
-				p.brief.ExpectContinueTimeout = 2 * maxWait
+	testutil.Each(t, map[string]string{"from the destination": "HTTP/1.1 100 Continue\r\n\r\n", "from the proxy": ""}, func(t *testing.T, says100 string) {
+		origin := testutil.Serve(t, func(c *net.TCPConn) {
+			r, err := http.ReadRequest(bufio.NewReader(c))
+			if err != nil {
+				return
 			}
-			w := dialWire(t, p.addr)
-			w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
-			got := make(map[string]int)
-			for got["HTTP/1.1 204 No Content"] == 0 {
-				status, header := w.head()
-				if strings.Contains(status, " 103 ") {
-					sameLines(t, header, []string{"Link: </a>"})
-				}
-				if got[status]++; strings.Contains(status, " 100 ") {
-					w.send("data")
-				}
-			}
-			testutil.Holds(t, len(got) == 3 && got["HTTP/1.1 103 Early Hints"] == 81 && got["HTTP/1.1 100 Continue"] == 1,
-				"received %v", got)
+			_, _ = io.WriteString(c, strings.Repeat(early, 40)+says100+strings.Repeat(early, 40))
+			_, _ = io.ReadFull(r.Body, make([]byte, 4))
+			_, _ = io.WriteString(c, early+"HTTP/1.1 204 No Content\r\n\r\n")
 		})
-	}
+		p := startProxy(t, nil)
+		p.brief.ExpectContinueTimeout = 100 * time.Microsecond
+		if says100 != "" {
+			p.brief.ExpectContinueTimeout = 2 * maxWait
+		}
+		w := dialWire(t, p.addr)
+		w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
+		got := make(map[string]int)
+		for got["HTTP/1.1 204 No Content"] == 0 {
+			status, header := w.head()
+			if strings.Contains(status, " 103 ") {
+				sameLines(t, header, []string{"Link: </a>"})
+			}
+			if got[status]++; strings.Contains(status, " 100 ") {
+				w.send("data")
+			}
+		}
+		testutil.Holds(t, len(got) == 3 && got["HTTP/1.1 103 Early Hints"] == 81 && got["HTTP/1.1 100 Continue"] == 1,
+			"received %v", got)
+	})
 }
 
 // A client that sends its content without being told to is sent no 100 (Continue).
@@ -93,35 +91,33 @@ func TestEmptyExpectExpectsNothing(t *testing.T) {
 // A destination that goes on sending interim responses is cut off, be they many,
 // large, or of a kind that is not passed on.
 func TestInterimResponsesAreBounded(t *testing.T) {
-	for name, one := range map[string]string{
+	testutil.Each(t, map[string]string{
 		"many":         "HTTP/1.1 103 Early Hints\r\n\r\n",
 		"continue":     "HTTP/1.1 100 Continue\r\n\r\n",
 		"large":        "HTTP/1.1 102 Processing\r\nX: " + strings.Repeat("x", maxInterimHeader/4) + "\r\n\r\n",
 		"short fields": "HTTP/1.1 103 Early Hints\r\n" + strings.Repeat("X: 1\r\n", maxInterimHeader/4/fieldOverhead) + "\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			cut := make(chan error, 1)
-			origin := testutil.Serve(t, func(c *net.TCPConn) {
-				_ = c.SetWriteDeadline(time.Now().Add(maxWait))
-				var err error
-				for err == nil {
-					_, err = c.Write([]byte(one))
-				}
-				cut <- err
-			})
-			w := dialProxy(t, nil)
-			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-			passed := 0
-			status, _ := w.head()
-			for ; !strings.Contains(status, " 502 "); status, _ = w.head() {
-				passed++
+	}, func(t *testing.T, one string) {
+		cut := make(chan error, 1)
+		origin := testutil.Serve(t, func(c *net.TCPConn) {
+			_ = c.SetWriteDeadline(time.Now().Add(maxWait))
+			var err error
+			for err == nil {
+				_, err = c.Write([]byte(one))
 			}
-			testutil.AtMost(t, passed, maxInterim, "interim responses that passed")
-			if err, timeout := (<-cut).(net.Error); timeout && err.Timeout() {
-				t.Error("the destination's connection stays")
-			}
+			cut <- err
 		})
-	}
+		w := dialProxy(t, nil)
+		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+		passed := 0
+		status, _ := w.head()
+		for ; !strings.Contains(status, " 502 "); status, _ = w.head() {
+			passed++
+		}
+		testutil.AtMost(t, passed, maxInterim, "interim responses that passed")
+		if err, timeout := (<-cut).(net.Error); timeout && err.Timeout() {
+			t.Error("the destination's connection stays")
+		}
+	})
 }
 
 // narrow has the kernel keep little of what is written, however fast it is.

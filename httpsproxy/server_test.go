@@ -74,17 +74,15 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 
 	const bound = 2 * time.Second // what a client says at once comes in time also on a busy machine
 	p := startProxy(t, func(o *Options) { o.handshakeTimeout, o.keepAlive = bound, bound })
-	for name, said := range map[string]string{
+	testutil.Each(t, map[string]string{
 		"nothing": "", "half a line": "CONN", "half a header": "GET http://example.test/ HTTP/1.1\r\nHost: x\r\n", "half a name": "GET http://example.test/ HTTP/1.1\r\nHo",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := dialWire(t, p.addr)
-			w.send("%s", said)
-			_, _ = io.Copy(io.Discard, w.r) // fails the test by its deadline
-			testutil.Equal(t, testutil.Err(w.r.ReadByte()), io.EOF, "the read")
-		})
-	}
+	}, func(t *testing.T, said string) {
+		t.Parallel()
+		w := dialWire(t, p.addr)
+		w.send("%s", said)
+		_, _ = io.Copy(io.Discard, w.r) // fails the test by its deadline
+		testutil.Equal(t, testutil.Err(w.r.ReadByte()), io.EOF, "the read")
+	})
 	t.Run("drips", func(t *testing.T) {
 		t.Parallel()
 		w := dialWire(t, p.addr)
@@ -100,8 +98,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 				}
 			}
 		})
-		_, err := io.Copy(io.Discard, w.r)
-		testutil.Equal(t, os.IsTimeout(err), false, "it is not closed")
+		testutil.Equal(t, os.IsTimeout(testutil.Err(io.Copy(io.Discard, w.r))), false, "it is not closed")
 		close(stop)
 		dripping.Wait()
 	})
@@ -240,39 +237,34 @@ func TestDrainIsBounded(t *testing.T) {
 	testutil.Must(stuck.r.Peek(1))(t)
 	p.end(t)
 	for name, w := range map[string]*wire{"tunnel": tunneled, "upgrade": upgraded, "plain": plain, "fresh": fresh} {
-		_, err := io.Copy(io.Discard, w.r)
-		testutil.Equal(t, os.IsTimeout(err), false, "the %s connection is open", name)
+		testutil.Equal(t, os.IsTimeout(testutil.Err(io.Copy(io.Discard, w.r))), false, "the %s connection is open", name)
 	}
 }
 
 // A refusal arrives and ends in order, whatever the client is still sending.
 func TestRefusalsArrive(t *testing.T) {
 	p := startProxy(t, nil)
-	for name, first := range map[string]string{"CONNECT": "CONNECT nowhere HTTP/1.1\r\n\r\n", "garbage": "garbage\r\n\r\n"} {
-		t.Run(name, func(t *testing.T) {
-			w := dialWire(t, p.addr)
-			w.send("%s", first+strings.Repeat("x", 100<<10))
-			_ = w.CloseWrite()
-			got, err := io.ReadAll(w.r)
-			testutil.Holds(t, err == nil && strings.HasPrefix(string(got), "HTTP/1.1 400 "), "%q, %v", got, err)
-		})
-	}
+	testutil.Each(t, map[string]string{"CONNECT": "CONNECT nowhere HTTP/1.1\r\n\r\n", "garbage": "garbage\r\n\r\n"}, func(t *testing.T, first string) {
+		w := dialWire(t, p.addr)
+		w.send("%s", first+strings.Repeat("x", 100<<10))
+		_ = w.CloseWrite()
+		got, err := io.ReadAll(w.r)
+		testutil.Holds(t, err == nil && strings.HasPrefix(string(got), "HTTP/1.1 400 "), "%q, %v", got, err)
+	})
 }
 
 // Clients of other protocols hear at once that they are wrong here, and not
 // after the bound for headers.
 func TestForeignProtocolsAreTurnedAway(t *testing.T) {
 	p := startProxy(t, func(o *Options) { o.handshakeTimeout = time.Hour })
-	for name, first := range map[string]string{
+	testutil.Each(t, map[string]string{
 		"SOCKS5": "\x05\x01\x00", "SOCKS4": "\x04\x01\x00\x50\x7f\x00\x00\x01\x00", "TLS": "\x16\x03\x01\x02\x00\x01", "not ASCII": "\xff",
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := dialWire(t, p.addr)
-			w.send("%s", first)
-			testutil.Contains(t, w.answered(400, "status"), "speaks HTTP", "content")
-			w.expectEnd()
-		})
-	}
+	}, func(t *testing.T, first string) {
+		w := dialWire(t, p.addr)
+		w.send("%s", first)
+		testutil.Contains(t, w.answered(400, "status"), "speaks HTTP", "content")
+		w.expectEnd()
+	})
 	t.Run("a real TLS client", func(t *testing.T) {
 		_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "localhost"})
 		_, ok := errors.AsType[tls.RecordHeaderError](err)

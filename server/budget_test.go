@@ -63,26 +63,24 @@ func silent() *tunnel.Flow { return tunnel.NewFlow("tcp", "silent:1") }
 // TestHangingDialsLeaveRoomForOthers: a client whose dials nobody answers is
 // told when it has its share; others dial on, by agents of both kinds.
 func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
-	for _, kind := range agentKinds {
-		t.Run(kind, func(t *testing.T) {
-			r := startServer(t, func(o *Options) { o.DialTimeout = time.Hour }) // the test ends them
-			r.agent(kind, agentHello{id: "a"}, echoing)
-			hog := testutil.Must(r.clientLink())(t)
-			refused := r.hang(hog, link.MaxDials, silent)
-			testutil.Requires(t, len(refused) != 0, "one client may have all dials there are")
-			var dial *tunnel.DialError
-			if !errors.As(refused[0], &dial) || dial.Failure != tunnel.FailExhausted || !strings.Contains(dial.Text(), "this client's share is used up: it has ") {
-				t.Errorf("the client that has its share is told %v", refused[0])
+	testutil.EachOf(t, agentKinds, func(t *testing.T, kind string) {
+		r := startServer(t, func(o *Options) { o.DialTimeout = time.Hour }) // the test ends them
+		r.agent(kind, agentHello{id: "a"}, echoing)
+		hog := testutil.Must(r.clientLink())(t)
+		refused := r.hang(hog, link.MaxDials, silent)
+		testutil.Requires(t, len(refused) != 0, "one client may have all dials there are")
+		var dial *tunnel.DialError
+		if !errors.As(refused[0], &dial) || dial.Failure != tunnel.FailExhausted || !strings.Contains(dial.Text(), "this client's share is used up: it has ") {
+			t.Errorf("the client that has its share is told %v", refused[0])
+		}
+		for _, other := range clientKinds {
+			for range 10 {
+				r.mustDial(other, "echo:1").Close()
 			}
-			for _, other := range clientKinds {
-				for range 10 {
-					r.mustDial(other, "echo:1").Close()
-				}
-			}
-			_ = hog.Close()
-			r.eventually("all is given back", func() bool { return r.limits.PendingDials() == 0 })
-		})
-	}
+		}
+		_ = hog.Close()
+		r.eventually("all is given back", func() bool { return r.limits.PendingDials() == 0 })
+	})
 }
 
 // streams opens n streams on one gRPC connection that ask for nothing, and
@@ -162,23 +160,21 @@ func TestMetadataTakesOfTheBudget(t *testing.T) {
 
 // TestConnectionsTakeOfTheBudget: by every front, and are given back.
 func TestConnectionsTakeOfTheBudget(t *testing.T) {
-	for _, kind := range clientKinds {
-		t.Run(kind, func(t *testing.T) {
-			r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(1 << 20) })
-			r.agent("link", agentHello{id: "a"}, echoing)
-			before := r.opts.Budget.Used()
-			c := r.mustDial(kind, "echo:1")
-			testutil.AtLeast(t, r.opts.Budget.Used(), before+limits.ConnMemory,
-				"bytes that are used beside an open connection")
-			for range 20 {
-				if c, err := r.dial(kind, "refused:1"); err == nil {
-					c.Close()
-				}
+	testutil.EachOf(t, clientKinds, func(t *testing.T, kind string) {
+		r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(1 << 20) })
+		r.agent("link", agentHello{id: "a"}, echoing)
+		before := r.opts.Budget.Used()
+		c := r.mustDial(kind, "echo:1")
+		testutil.AtLeast(t, r.opts.Budget.Used(), before+limits.ConnMemory,
+			"bytes that are used beside an open connection")
+		for range 20 {
+			if c, err := r.dial(kind, "refused:1"); err == nil {
+				c.Close()
 			}
-			c.Close()
-			r.givesBack(r.opts.Budget.Used)
-		})
-	}
+		}
+		c.Close()
+		r.givesBack(r.opts.Budget.Used)
+	})
 }
 
 // TestALinkWithoutRoomIsRefused, with the reason.
@@ -232,29 +228,27 @@ func TestCompleteMessagesHoldNothing(t *testing.T) {
 func TestAgentsTakeOfTheirRoom(t *testing.T) {
 	t.Parallel() // it waits
 	const max = 20 * limits.AgentMemory
-	for _, kind := range []string{"link", "grpc"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			r := startServer(t, func(o *Options) { o.AgentMemory = max })
-			var many strings.Builder
-			for i := range max / limits.IdentifierMemory {
-				fmt.Fprintf(&many, "host=%d.test&", i)
+	testutil.EachOf(t, []string{"link", "grpc"}, func(t *testing.T, kind string) {
+		t.Parallel()
+		r := startServer(t, func(o *Options) { o.AgentMemory = max })
+		var many strings.Builder
+		for i := range max / limits.IdentifierMemory {
+			fmt.Fprintf(&many, "host=%d.test&", i)
+		}
+		if _, err := r.tryAgent(kind, agentHello{id: "a", identifiers: many.String()}, echoing); err == nil || !strings.Contains(err.Error(), errNoAgentRoom.Reason) {
+			t.Errorf("an agent with many identifiers: %v", err)
+		}
+		testutil.Equal(t, r.limits.Agents.Used(), 0, "bytes that one who was refused keeps")
+		in := 0
+		for i := range 24 {
+			if _, err := r.tryAgent(kind, agentHello{id: fmt.Sprint("a", i)}, echoing); err == nil {
+				in++
 			}
-			if _, err := r.tryAgent(kind, agentHello{id: "a", identifiers: many.String()}, echoing); err == nil || !strings.Contains(err.Error(), errNoAgentRoom.Reason) {
-				t.Errorf("an agent with many identifiers: %v", err)
-			}
-			testutil.Equal(t, r.limits.Agents.Used(), 0, "bytes that one who was refused keeps")
-			in := 0
-			for i := range 24 {
-				if _, err := r.tryAgent(kind, agentHello{id: fmt.Sprint("a", i)}, echoing); err == nil {
-					in++
-				}
-			}
-			testutil.Between(t, in, 15, 20, "agents got in, of %d that there is room for", max/limits.AgentMemory)
-			r.roundTrip(r.mustDial("link", "echo:1"), 100)
-			r.givesBack(r.limits.Agents.Used)
-		})
-	}
+		}
+		testutil.Between(t, in, 15, 20, "agents got in, of %d that there is room for", max/limits.AgentMemory)
+		r.roundTrip(r.mustDial("link", "echo:1"), 100)
+		r.givesBack(r.limits.Agents.Used)
+	})
 }
 
 // So does an agent's header.

@@ -129,9 +129,7 @@ func (s *sharers) resumes(secure *tls.Config) bool {
 // them, and only where that is wanted: agents, and clients that dial as kube-apiserver or
 // a sidecar does.
 func TestACertificateTellsWhoseAPeerIs(t *testing.T) {
-	for _, kind := range agentKinds {
-		t.Run(kind, func(t *testing.T) { testACertificateTellsWhoseAPeerIs(t, kind) })
-	}
+	testutil.EachOf(t, agentKinds, func(t *testing.T, kind string) { testACertificateTellsWhoseAPeerIs(t, kind) })
 }
 
 func testACertificateTellsWhoseAPeerIs(t *testing.T, kind string) {

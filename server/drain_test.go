@@ -30,43 +30,41 @@ import (
 // TestDrain: connections go on, new ones do not come, everybody is told, and
 // the end comes with the last connection.
 func TestDrain(t *testing.T) {
-	for _, kind := range clientKinds {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			r := startServer(t, func(o *Options) { o.Grace = time.Minute })
-			a := r.agent("grpc", agentHello{id: "a"}, echoing)
-			b := r.agent("link", agentHello{id: "b"}, echoing)
-			side := testutil.Must(r.clientLink())(t)
-			c := r.mustDial(kind, "x:1")
-			r.roundTrip(c, 1000)
-			r.stop()
-			for i, who := range []interface {
-				Drains() *tunnel.Event
-				Done() <-chan struct{}
-			}{a, b, side} {
-				select {
-				case <-who.Drains().Done():
-				case <-who.Done():
-					testutil.Requires(t, i >= 2, // an idle sidecar's link may end at once
-						"an agent was cut off")
-				case <-time.After(20 * time.Second):
-					t.Fatal("not told: ", []string{"agent by gRPC", "agent by link", "sidecar"}[i])
-				}
+	testutil.EachOf(t, clientKinds, func(t *testing.T, kind string) {
+		t.Parallel()
+		r := startServer(t, func(o *Options) { o.Grace = time.Minute })
+		a := r.agent("grpc", agentHello{id: "a"}, echoing)
+		b := r.agent("link", agentHello{id: "b"}, echoing)
+		side := testutil.Must(r.clientLink())(t)
+		c := r.mustDial(kind, "x:1")
+		r.roundTrip(c, 1000)
+		r.stop()
+		for i, who := range []interface {
+			Drains() *tunnel.Event
+			Done() <-chan struct{}
+		}{a, b, side} {
+			select {
+			case <-who.Drains().Done():
+			case <-who.Done():
+				testutil.Requires(t, i >= 2, // an idle sidecar's link may end at once
+					"an agent was cut off")
+			case <-time.After(20 * time.Second):
+				t.Fatal("not told: ", []string{"agent by gRPC", "agent by link", "sidecar"}[i])
 			}
-			r.silent("tcp", r.tcp)
-			code, body := r.get(r.health, "/readyz")
-			testutil.Holds(t, code == 500 && strings.Contains(body, "shutting down"), "readyz: %d %s", code, body)
-			r.hasMetrics("draining 1")
-			r.roundTrip(c, 100<<10)
-			err := r.wait(100 * time.Millisecond)
-			testutil.Requires(t, err != nil, "the server went while a connection was open")
-			c.Close()
-			r.ended()
-			for _, agent := range []agent{a, b} {
-				r.ends("the end of an agent's connection, with the server", agent.Done())
-			}
-		})
-	}
+		}
+		r.silent("tcp", r.tcp)
+		code, body := r.get(r.health, "/readyz")
+		testutil.Holds(t, code == 500 && strings.Contains(body, "shutting down"), "readyz: %d %s", code, body)
+		r.hasMetrics("draining 1")
+		r.roundTrip(c, 100<<10)
+		err := r.wait(100 * time.Millisecond)
+		testutil.Requires(t, err != nil, "the server went while a connection was open")
+		c.Close()
+		r.ended()
+		for _, agent := range []agent{a, b} {
+			r.ends("the end of an agent's connection, with the server", agent.Done())
+		}
+	})
 }
 
 // What a client by gRPC wrote before it closed still goes its way: its connection has
@@ -181,37 +179,35 @@ func inMemory(t *testing.T, set func(*Options, *pki.CA)) (near, far *bufconn.Lis
 // and at once where there is none, though sidecars and agents keep their links.
 func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 	const bound = 200 * time.Millisecond // of which listeners stay open for 100 ms
-	for name, open := range map[string]bool{"with a connection": true, "idle": false} {
-		testutil.Bubble(t, name, func(t *testing.T) {
-			near, far, config, stop, left := inMemory(t, func(o *Options, _ *pki.CA) { o.NoGRPC, o.AgentsNeedLink = true, true })
-			serves := func(context.Context, string) (tunnel.Conn, error) {
-				c, d := net.Pipe()
-				t.Cleanup(func() { d.Close() })
-				return tunnel.Wrap(c), nil
-			}
-			agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Handler: forwarder(serves)})
-			defer agent.Close()
-			side := linkTo(t, near, config, link.Config{Hello: link.Hello{Role: link.RoleClient, ID: "sidecar"}})
-			defer side.Close()
-			synctest.Wait()
-			told := time.Now()
-			if open {
-				c := testutil.Must(side.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
-				stop()
-				time.Sleep(time.Minute)
-				testutil.Equal(t, len(left), 0, "it left while a connection was open")
-				told = time.Now()
-				_ = c.Reset(nil)
-			}
+	testutil.EachInBubble(t, map[string]bool{"with a connection": true, "idle": false}, func(t *testing.T, open bool) {
+		near, far, config, stop, left := inMemory(t, func(o *Options, _ *pki.CA) { o.NoGRPC, o.AgentsNeedLink = true, true })
+		serves := func(context.Context, string) (tunnel.Conn, error) {
+			c, d := net.Pipe()
+			t.Cleanup(func() { d.Close() })
+			return tunnel.Wrap(c), nil
+		}
+		agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Handler: forwarder(serves)})
+		defer agent.Close()
+		side := linkTo(t, near, config, link.Config{Hello: link.Hello{Role: link.RoleClient, ID: "sidecar"}})
+		defer side.Close()
+		synctest.Wait()
+		told := time.Now()
+		if open {
+			c := testutil.Must(side.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 			stop()
-			testutil.NoError(t, <-left)
-			if took := time.Since(told); took > bound {
-				t.Errorf("it took %v to leave", took)
-			} else {
-				t.Logf("it took %v to leave", took)
-			}
-		})
-	}
+			time.Sleep(time.Minute)
+			testutil.Equal(t, len(left), 0, "it left while a connection was open")
+			told = time.Now()
+			_ = c.Reset(nil)
+		}
+		stop()
+		testutil.NoError(t, <-left)
+		if took := time.Since(told); took > bound {
+			t.Errorf("it took %v to leave", took)
+		} else {
+			t.Logf("it took %v to leave", took)
+		}
+	})
 }
 
 // Whoever was accepted just before a server is told to go is served, also by gRPC, which

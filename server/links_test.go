@@ -82,7 +82,7 @@ func held(release <-chan struct{}) *tunnel.Forwarder {
 
 // Whatever ends a link, it is left once, and then nothing of it runs.
 func TestALinkIsLeftOnce(t *testing.T) {
-	for how, end := range map[string]func(*served){
+	testutil.EachInBubble(t, map[string]func(*served){
 		"the peer closes it":              func(s *served) { _ = s.far.Close() },
 		"its wire is gone":                func(s *served) { _ = s.wire.Close() },
 		"this side closes it":             func(s *served) { _ = s.near.Close() },
@@ -92,50 +92,46 @@ func TestALinkIsLeftOnce(t *testing.T) {
 		"it drains, and the peer goes":    func(s *served) { s.drain(); _ = s.far.Close() },
 		"all at once":                     func(s *served) { s.cut(); s.drain(); _ = s.wire.Close(); _ = s.far.Close() },
 		"it is cut as the peer closes it": func(s *served) { go s.cut(); _ = s.far.Close() },
-	} {
-		testutil.Bubble(t, how, func(t *testing.T) {
-			s := serve(t, link.Config{}, nil)
-			time.Sleep(time.Minute)
-			if n := s.left.Load(); n != 0 || s.near.Err() != nil {
-				t.Fatalf("left %d times before anything happened: %v", n, s.near.Err())
-			}
-			end(s)
-			failure := <-s.returned
-			testutil.Requires(t, failure == nil, "%v", failure)
-			n := s.left.Load()
-			testutil.Holds(t, n == 1 && s.near.Err() != nil, "left %d times: %v", n, s.near.Err())
-			s.returned <- nil
-			s.end()
-		})
-	}
+	}, func(t *testing.T, end func(*served)) {
+		s := serve(t, link.Config{}, nil)
+		time.Sleep(time.Minute)
+		if n := s.left.Load(); n != 0 || s.near.Err() != nil {
+			t.Fatalf("left %d times before anything happened: %v", n, s.near.Err())
+		}
+		end(s)
+		failure := <-s.returned
+		testutil.Requires(t, failure == nil, "%v", failure)
+		n := s.left.Load()
+		testutil.Holds(t, n == 1 && s.near.Err() != nil, "left %d times: %v", n, s.near.Err())
+		s.returned <- nil
+		s.end()
+	})
 }
 
 // A link that drains goes on until nothing is open, or until it is cut.
 func TestALinkThatDrainsWaitsForItsStreams(t *testing.T) {
-	for how, end := range map[string]func(s *served, release func(), c *tunnel.Flow){
+	testutil.EachInBubble(t, map[string]func(s *served, release func(), c *tunnel.Flow){
 		"its last stream ends": func(_ *served, release func(), _ *tunnel.Flow) { release() },
 		"it is cut":            func(s *served, release func(), _ *tunnel.Flow) { s.cut(); synctest.Wait(); release() },
-	} {
-		testutil.Bubble(t, how, func(t *testing.T) {
-			release, dialed := make(chan struct{}), make(chan error, 1)
-			s := serve(t, link.Config{Handler: held(release)}, nil)
-			f := tunnel.NewFlow("tcp", "x:1")
-			go func() {
-				_, err := s.far.Dial(context.Background(), f)
-				dialed <- err
-			}()
-			synctest.Wait()
-			s.drain()
-			time.Sleep(time.Minute)
-			n := s.left.Load()
-			testutil.Requires(t, n == 0 && s.near.Err() == nil, "left %d times while a stream was open: %v", n, s.near.Err())
-			end(s, func() { close(release) }, f)
-			<-s.returned
-			testutil.Holds(t, <-dialed != nil, "the dial succeeded")
-			s.returned <- nil
-			s.end()
-		})
-	}
+	}, func(t *testing.T, end func(s *served, release func(), c *tunnel.Flow)) {
+		release, dialed := make(chan struct{}), make(chan error, 1)
+		s := serve(t, link.Config{Handler: held(release)}, nil)
+		f := tunnel.NewFlow("tcp", "x:1")
+		go func() {
+			_, err := s.far.Dial(context.Background(), f)
+			dialed <- err
+		}()
+		synctest.Wait()
+		s.drain()
+		time.Sleep(time.Minute)
+		n := s.left.Load()
+		testutil.Requires(t, n == 0 && s.near.Err() == nil, "left %d times while a stream was open: %v", n, s.near.Err())
+		end(s, func() { close(release) }, f)
+		<-s.returned
+		testutil.Holds(t, <-dialed != nil, "the dial succeeded")
+		s.returned <- nil
+		s.end()
+	})
 }
 
 // A link that has ended is left at once, whatever it still runs, which is joined.

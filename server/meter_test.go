@@ -50,8 +50,7 @@ func TestAHeldTenantsAgentsAreNotRead(t *testing.T) {
 
 // A server without tenants holds up nobody.
 func TestNoHoldWithoutTenants(t *testing.T) {
-	s := startServer(t)
-	testutil.Holds(t, s.own.held() == nil, "its links have a hold")
+	testutil.Holds(t, startServer(t).own.held() == nil, "its links have a hold")
 }
 
 // The meter sees what passes, between looks only of those who carried something

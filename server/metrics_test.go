@@ -267,16 +267,14 @@ func TestObserversAllocateNothing(t *testing.T) {
 			o.Closed(flow, time.Second, nil)
 		}
 	}
-	for name, f := range map[string]func(){
+	testutil.Each(t, map[string]func(){
 		"log":            observes(connectionLog{log}),
 		"metrics":        observes(m),
 		"packet":         func() { m.Packet(legacy.FromAgent, client.PacketType_DATA) },
 		"unknown-packet": func() { m.Packet(legacy.FromAgent, legacy.NoPacket) },
 		"frontend-write": func() { m.FrontendWrite(time.Millisecond) },
 		"full":           func() { m.Full(legacy.FromAgent, 1); m.Full(legacy.FromAgent, -1) },
-	} {
-		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
-	}
+	}, func(t *testing.T, f func()) { testutil.MaxAllocs(t, 0, f) })
 }
 
 // When the first certificate of a tenant's files expires, and how long it lives, follow the files.

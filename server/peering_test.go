@@ -509,8 +509,7 @@ func TestTenantsStayApartAmongServers(t *testing.T) {
 		testutil.Fails(t, testutil.Err(blue.dial(kind, "x:1")), "%s: blue's client comes to red", kind)
 	}
 	testutil.Fails(t, blue.cluster().agents.Ready(), "blue is ready by red's agent")
-	removed := filepath.Join(second.folder, "red")
-	testutil.NoError(t, os.RemoveAll(removed))
+	testutil.NoError(t, os.RemoveAll(filepath.Join(second.folder, "red")))
 	second.dir.Look()
 	first.eventually("what a tenant had that is removed is forgotten", func() bool { _, known := first.peering.count(); return known == 0 })
 }

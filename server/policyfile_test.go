@@ -96,36 +96,32 @@ func TestAgentsAreToldRules(t *testing.T) {
 // While agents are upgraded, a name whose address matters goes by one that takes rules, also
 // if the server would rather use one that does not.
 func TestNamesGoByAgentsThatTakeRules(t *testing.T) {
-	for _, old := range agentKinds {
-		t.Run(old, func(t *testing.T) {
-			set, _ := withPolicy(t, rulesForAll)
-			r := startServer(t, set)
-			r.agentWithRules()
-			defer r.mustDial("connect-tls", "10.1.0.1:1").Close() // so that it is busier than the next
-			r.agent(old, agentHello{id: "old"}, echoing)
-			r.mustDial("connect-tls", "a.example:1").Close()
-		})
-	}
+	testutil.EachOf(t, agentKinds, func(t *testing.T, old string) {
+		set, _ := withPolicy(t, rulesForAll)
+		r := startServer(t, set)
+		r.agentWithRules()
+		defer r.mustDial("connect-tls", "10.1.0.1:1").Close() // so that it is busier than the next
+		r.agent(old, agentHello{id: "old"}, echoing)
+		r.mustDial("connect-tls", "a.example:1").Close()
+	})
 }
 
 // Where an agent is picked because it has the name, an agent with the default route is none
 // instead: it may know something else by that name.
 func TestNamesKeepToTheirAgents(t *testing.T) {
-	for _, old := range agentKinds {
-		t.Run(old, func(t *testing.T) {
-			set, _ := withPolicy(t, rulesForAll)
-			r := startServer(t, set, func(o *Options) {
-				o.Strategies = []registry.Strategy{registry.DestHost, registry.Default}
-			})
-			r.agentWithRules()
-			r.mustDial("connect-tls", "a.example:1").Close()
-			r.agent(old, agentHello{id: "old", identifiers: "host=a.example"}, echoing)
-			if c, err := r.dial("connect-tls", "a.example:1"); err == nil {
-				c.Close()
-				t.Error("another agent was asked")
-			}
+	testutil.EachOf(t, agentKinds, func(t *testing.T, old string) {
+		set, _ := withPolicy(t, rulesForAll)
+		r := startServer(t, set, func(o *Options) {
+			o.Strategies = []registry.Strategy{registry.DestHost, registry.Default}
 		})
-	}
+		r.agentWithRules()
+		r.mustDial("connect-tls", "a.example:1").Close()
+		r.agent(old, agentHello{id: "old", identifiers: "host=a.example"}, echoing)
+		if c, err := r.dial("connect-tls", "a.example:1"); err == nil {
+			c.Close()
+			t.Error("another agent was asked")
+		}
+	})
 }
 
 // agentWithRules connects an agent that takes rules, and dials all.

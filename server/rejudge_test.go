@@ -57,40 +57,38 @@ func (r *rig) reset(what string, c tunnel.Conn) {
 // What a client with a revoked certificate has open ends at the destination, however it
 // came, and so does the connection that it came by. Unix sockets have none to revoke.
 func TestRevokedClients(t *testing.T) {
-	for _, agent := range agentKinds {
-		t.Run(agent, func(t *testing.T) {
-			var judge verdict
-			r := startServer(t, func(o *Options) { o.Clients[0].Recheck, o.ResumeWindow = judge.recheck, time.Minute })
-			ends, reach := far()
-			r.agent(agent, agentHello{id: "a"}, reach)
-			kept := r.mustDial("connect-uds", "x:1")
-			atKept := <-ends
-			defer atKept.Close()
-			for _, kind := range []string{"connect-tls", "grpc-tls", "link"} {
-				judge.set(nil)
-				c := r.mustDial(kind, "x:1")
-				end := <-ends
-				r.TrustChanged() // and nothing is wrong with it
-				testutil.Must(c.Write([]byte("x")))(t)
-				testutil.Must(end.Read(make([]byte, 1)))(t)
-				judge.set(tlsreload.ErrRevoked)
-				r.TrustChanged()
-				r.reset(kind, end)
-				if _, err := c.Read(make([]byte, 1)); err == nil {
-					t.Errorf("%s: the client's end is open", kind)
-				} else if kind == "link" && tunnel.CodeOf(err) != tunnel.CodePolicy {
-					t.Errorf("by link, a client is told %v", err)
-				}
-				if _, err := r.dial(kind, "x:1"); err == nil { // whose handshake this test's TLS lets pass
-					t.Errorf("%s is served in the moments after", kind)
-				}
+	testutil.EachOf(t, agentKinds, func(t *testing.T, agent string) {
+		var judge verdict
+		r := startServer(t, func(o *Options) { o.Clients[0].Recheck, o.ResumeWindow = judge.recheck, time.Minute })
+		ends, reach := far()
+		r.agent(agent, agentHello{id: "a"}, reach)
+		kept := r.mustDial("connect-uds", "x:1")
+		atKept := <-ends
+		defer atKept.Close()
+		for _, kind := range []string{"connect-tls", "grpc-tls", "link"} {
+			judge.set(nil)
+			c := r.mustDial(kind, "x:1")
+			end := <-ends
+			r.TrustChanged() // and nothing is wrong with it
+			testutil.Must(c.Write([]byte("x")))(t)
+			testutil.Must(end.Read(make([]byte, 1)))(t)
+			judge.set(tlsreload.ErrRevoked)
+			r.TrustChanged()
+			r.reset(kind, end)
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				t.Errorf("%s: the client's end is open", kind)
+			} else if kind == "link" && tunnel.CodeOf(err) != tunnel.CodePolicy {
+				t.Errorf("by link, a client is told %v", err)
 			}
-			r.eventually("the end is counted", func() bool { return r.metric(`connection_resets_total{cause="policy"} 3`) })
-			r.eventually("who was refused is counted", func() bool { return r.metric(`rejected_connections_total{listener="clients",reason="refused"} 3`) })
-			testutil.Must(kept.Write([]byte("x")))(t)
-			testutil.Must(atKept.Read(make([]byte, 1)))(t)
-		})
-	}
+			if _, err := r.dial(kind, "x:1"); err == nil { // whose handshake this test's TLS lets pass
+				t.Errorf("%s is served in the moments after", kind)
+			}
+		}
+		r.eventually("the end is counted", func() bool { return r.metric(`connection_resets_total{cause="policy"} 3`) })
+		r.eventually("who was refused is counted", func() bool { return r.metric(`rejected_connections_total{listener="clients",reason="refused"} 3`) })
+		testutil.Must(kept.Write([]byte("x")))(t)
+		testutil.Must(atKept.Read(make([]byte, 1)))(t)
+	})
 }
 
 // An agent with a revoked certificate loses its connections at once. One whose CA is taken

@@ -35,15 +35,13 @@ func TestEveryClientThroughEveryAgent(t *testing.T) {
 			r := startServer(t)
 			a := r.agent(agents, agentHello{id: "a1"}, echoing)
 			testutil.Equal(t, a.ServerCount(), 3, "servers that the agent was told of")
-			for _, kind := range clientKinds {
-				t.Run(kind, func(t *testing.T) {
-					r := *r
-					r.t = t
-					c := r.mustDial(kind, "a.example:80")
-					r.roundTrip(c, 1<<20)
-					c.Close()
-				})
-			}
+			testutil.EachOf(t, clientKinds, func(t *testing.T, kind string) {
+				r := *r
+				r.t = t
+				c := r.mustDial(kind, "a.example:80")
+				r.roundTrip(c, 1<<20)
+				c.Close()
+			})
 			r.eventually("all is closed", func() bool {
 				return r.metric("established_connections 0", "http_connections 0", "pending_backend_dials 0")
 			})
@@ -127,37 +125,35 @@ func TestLinksHearWhetherAgentsServe(t *testing.T) {
 
 func TestFailuresAsClientsSeeThem(t *testing.T) {
 	t.Parallel() // it waits
-	for _, agents := range agentKinds {
-		t.Run(agents, func(t *testing.T) {
-			t.Parallel() // it waits
-			r := startServer(t)
-			_, err := r.dial("connect-uds", "x:1")
-			testutil.Holds(t, isStatus(err, 503, "no agent"), "without an agent: %v", err)
-			r.agent(agents, agentHello{id: "a1"}, echoing)
-			for _, tc := range []struct {
-				address string
-				status  int
-				says    string
-			}{
-				{"refused:1", 502, "connection refused"},
-				{"unknown:1", 502, "no such host"},
-				{"noport", 400, "host:port"},
-				{strings.Repeat("n", 300) + ":1", 400, "253"},
-				{"169.254.169.254:80", 403, "not allowed"},
-			} {
-				r.failsToDial(tc.address, tc.status, tc.says)
-			}
-			r.hasMetrics(
-				`dial_failure_count{reason="no_agent"} 1`,
-				`dial_failure_count{reason="error_response"} 10`, // 2 × 4 fronts, 2 of them refused by policy
-				`policy_denials_total 2`, `pending_backend_dials 0`)
+	testutil.EachOf(t, agentKinds, func(t *testing.T, agents string) {
+		t.Parallel() // it waits
+		r := startServer(t)
+		_, err := r.dial("connect-uds", "x:1")
+		testutil.Holds(t, isStatus(err, 503, "no agent"), "without an agent: %v", err)
+		r.agent(agents, agentHello{id: "a1"}, echoing)
+		for _, tc := range []struct {
+			address string
+			status  int
+			says    string
+		}{
+			{"refused:1", 502, "connection refused"},
+			{"unknown:1", 502, "no such host"},
+			{"noport", 400, "host:port"},
+			{strings.Repeat("n", 300) + ":1", 400, "253"},
+			{"169.254.169.254:80", 403, "not allowed"},
+		} {
+			r.failsToDial(tc.address, tc.status, tc.says)
+		}
+		r.hasMetrics(
+			`dial_failure_count{reason="no_agent"} 1`,
+			`dial_failure_count{reason="error_response"} 10`, // 2 × 4 fronts, 2 of them refused by policy
+			`policy_denials_total 2`, `pending_backend_dials 0`)
 
-			slow := startServer(t, func(o *Options) { o.DialTimeout = 1500 * time.Millisecond })
-			slow.agent(agents, agentHello{id: "a1"}, echoing)
-			slow.failsToDial("silent:1", 504, "timeout")
-			slow.hasMetrics(`dial_failure_count{reason="backend_dial_timeout"} 4`)
-		})
-	}
+		slow := startServer(t, func(o *Options) { o.DialTimeout = 1500 * time.Millisecond })
+		slow.agent(agents, agentHello{id: "a1"}, echoing)
+		slow.failsToDial("silent:1", 504, "timeout")
+		slow.hasMetrics(`dial_failure_count{reason="backend_dial_timeout"} 4`)
+	})
 }
 
 // failsToDial says by every front what a client hears.

@@ -56,29 +56,27 @@ func (c *sharer) removed() bool {
 // The next tenant of a name is shown nothing of the one that had it before, however that one's
 // peers came: their last entries are made before its books are closed.
 func TestWhoTakesATenantsNameIsNotShownItsPast(t *testing.T) {
-	for name, kinds := range map[string][]string{"agents alone": nil, "clients, too": sharedClients} {
-		t.Run(name, func(t *testing.T) {
-			s := startSharers(t)
-			red := s.add("red", "")
-			testutil.Must(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}))(t)
-			testutil.Must(red.agentGRPC(agentHello{id: "two"}))(t)
-			red.has(2)
-			for _, kind := range kinds {
-				red.reaches(kind, "10.0.0.1:443")
-			}
-			red.remove()
-			s.eventually("the tenant is over", red.removed)
-			s.eventually("its streams have ended", func() bool {
-				return s.metric(`grpc_connections{service_method="Connect"} 0`) && s.metric(`grpc_connections{service_method="Proxy"} 0`) && s.metric("established_connections 0")
-			})
-			red.write("")
-			if _, status := s.get(s.admin, "/api/v1/status?tenant=red"); !strings.Contains(status, `"tenant":"red"`) || strings.Contains(status, "lastGone") {
-				t.Errorf("the status is %s", status)
-			}
-			_, list := s.get(s.admin, "/api/v1/failures?tenant=red")
-			testutil.Holds(t, strings.Contains(list, `"matched":0`), "the failures are %s", list)
+	testutil.Each(t, map[string][]string{"agents alone": nil, "clients, too": sharedClients}, func(t *testing.T, kinds []string) {
+		s := startSharers(t)
+		red := s.add("red", "")
+		testutil.Must(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}))(t)
+		testutil.Must(red.agentGRPC(agentHello{id: "two"}))(t)
+		red.has(2)
+		for _, kind := range kinds {
+			red.reaches(kind, "10.0.0.1:443")
+		}
+		red.remove()
+		s.eventually("the tenant is over", red.removed)
+		s.eventually("its streams have ended", func() bool {
+			return s.metric(`grpc_connections{service_method="Connect"} 0`) && s.metric(`grpc_connections{service_method="Proxy"} 0`) && s.metric("established_connections 0")
 		})
-	}
+		red.write("")
+		if _, status := s.get(s.admin, "/api/v1/status?tenant=red"); !strings.Contains(status, `"tenant":"red"`) || strings.Contains(status, "lastGone") {
+			t.Errorf("the status is %s", status)
+		}
+		_, list := s.get(s.admin, "/api/v1/failures?tenant=red")
+		testutil.Holds(t, strings.Contains(list, `"matched":0`), "the failures are %s", list)
+	})
 }
 
 // crowdedServer is a server of so many tenants that does not run, so that nothing

@@ -64,21 +64,19 @@ func TestPipelinedBytes(t *testing.T) {
 }
 
 func TestClientThatLeavesCancelsItsDial(t *testing.T) {
-	for how, leave := range map[string]func(*net.TCPConn){
+	testutil.Each(t, map[string]func(*net.TCPConn){
 		"FIN":              func(c *net.TCPConn) { _ = c.Close() },
 		"RST":              func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() },
 		"RST after a byte": func(c *net.TCPConn) { _, _ = c.Write([]byte("x")); _ = c.SetLinger(0); _ = c.Close() },
-	} {
-		t.Run(how, func(t *testing.T) {
-			d, dialing, cancelled := blocked()
-			s := serve(t, patient(d), nil)
-			c := connect(t, s.addr)
-			_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
-			_ = testutil.Receive(t, "dialing", dialing)
-			leave(c)
-			testutil.Contains(t, testutil.Receive(t, "cancelled", cancelled), "the client left", "why it was cancelled")
-		})
-	}
+	}, func(t *testing.T, leave func(*net.TCPConn)) {
+		d, dialing, cancelled := blocked()
+		s := serve(t, patient(d), nil)
+		c := connect(t, s.addr)
+		_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
+		_ = testutil.Receive(t, "dialing", dialing)
+		leave(c)
+		testutil.Contains(t, testutil.Receive(t, "cancelled", cancelled), "the client left", "why it was cancelled")
+	})
 }
 
 // A dial that succeeds just as its client leaves must not stay open.

@@ -17,23 +17,21 @@ import (
 
 // A client has so long for its handshake, whatever it does meanwhile.
 func TestHandshakeIsBounded(t *testing.T) {
-	for title, send := range map[string]string{
+	testutil.EachInBubble(t, map[string]string{
 		"silent": "", "half a greeting": "\x05", "half a request": hello + connectTo,
 		"dripping": "\x05\xff" + strings.Repeat("\x09", 200),
-	} {
-		testutil.Bubble(t, title, func(t *testing.T) {
-			client, done := newServer(t, Options{}, failing(tunnel.FailInternal)).pipe()
-			start := time.Now()
-			go func() { _, _ = io.Copy(io.Discard, client) }()
-			for i, err := 0, error(nil); i < len(send) && err == nil; i++ { // what drips, for much longer than the bound
-				_, err = client.Write([]byte(send[i : i+1]))
-				time.Sleep(defaultHandshakeTimeout / 100)
-			}
-			<-done
-			testutil.Equal(t, time.Since(start).Round(time.Second), defaultHandshakeTimeout, "how long it was kept")
-			_ = client.Close()
-		})
-	}
+	}, func(t *testing.T, send string) {
+		client, done := newServer(t, Options{}, failing(tunnel.FailInternal)).pipe()
+		start := time.Now()
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		for i, err := 0, error(nil); i < len(send) && err == nil; i++ { // what drips, for much longer than the bound
+			_, err = client.Write([]byte(send[i : i+1]))
+			time.Sleep(defaultHandshakeTimeout / 100)
+		}
+		<-done
+		testutil.Equal(t, time.Since(start).Round(time.Second), defaultHandshakeTimeout, "how long it was kept")
+		_ = client.Close()
+	})
 }
 
 // A dial may take longer than a handshake may, and no deadline of the handshake or the

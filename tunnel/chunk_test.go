@@ -135,7 +135,7 @@ func TestBorrowedChunkIsGivenBackOnce(t *testing.T) {
 
 func TestChunksAllocateNothing(t *testing.T) {
 	payload, owner := make([]byte, 1000), &countFree{}
-	for name, f := range map[string]func(){
+	testutil.Each(t, map[string]func(){
 		"new":  func() { tunnel.NewChunk(tunnel.ChunkSize).Release() },
 		"copy": func() { tunnel.CopyChunk(payload).Release() },
 		"share": func() {
@@ -145,7 +145,5 @@ func TestChunksAllocateNothing(t *testing.T) {
 			s.Release()
 		},
 		"borrow": func() { tunnel.BorrowChunk(payload, owner).Release() },
-	} {
-		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
-	}
+	}, func(t *testing.T, f func()) { testutil.MaxAllocs(t, 0, f) })
 }

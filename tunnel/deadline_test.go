@@ -22,7 +22,7 @@ func TestDeadline(t *testing.T) {
 		after  time.Duration
 		passed bool
 	}
-	for name, steps := range map[string][]step{
+	testutil.EachInBubble(t, map[string][]step{
 		"never":                   {{stop, time.Hour, false}},
 		"in time":                 {{set(2 * time.Second), time.Second, false}, {func(*tunnel.Deadline, *sync.Cond) {}, time.Second, true}},
 		"in the past":             {{set(-1), 0, true}},
@@ -32,40 +32,38 @@ func TestDeadline(t *testing.T) {
 		"lifted after it":         {{set(time.Second), time.Second, true}, {lift, time.Minute, false}},
 		"stopped before it":       {{set(time.Second), 0, false}, {stop, time.Minute, false}},
 		"stopped, but it is over": {{set(time.Second), time.Second, true}, {stop, time.Minute, true}},
-	} {
-		testutil.Bubble(t, name, func(t *testing.T) {
-			var mu sync.Mutex
-			var d tunnel.Deadline
-			cond := sync.NewCond(&mu)
-			woken, leave := false, false
-			var waiter sync.WaitGroup
-			waiter.Go(func() {
-				mu.Lock()
-				defer mu.Unlock()
-				for !leave {
-					cond.Wait()
-					woken = woken || d.Passed()
-				}
-			})
-			synctest.Wait()
-			for i, s := range steps {
-				mu.Lock()
-				woken = false
-				s.do(&d, cond)
-				before := d.Passed()
-				mu.Unlock()
-				time.Sleep(s.after)
-				synctest.Wait()
-				mu.Lock()
-				testutil.Holds(t, d.Passed() == s.passed && (before || !s.passed || woken),
-					"step %d: passed is %v, and who waits was told %v", i, d.Passed(), woken)
-				mu.Unlock()
-			}
+	}, func(t *testing.T, steps []step) {
+		var mu sync.Mutex
+		var d tunnel.Deadline
+		cond := sync.NewCond(&mu)
+		woken, leave := false, false
+		var waiter sync.WaitGroup
+		waiter.Go(func() {
 			mu.Lock()
-			leave = true
-			cond.Broadcast()
-			mu.Unlock()
-			waiter.Wait()
+			defer mu.Unlock()
+			for !leave {
+				cond.Wait()
+				woken = woken || d.Passed()
+			}
 		})
-	}
+		synctest.Wait()
+		for i, s := range steps {
+			mu.Lock()
+			woken = false
+			s.do(&d, cond)
+			before := d.Passed()
+			mu.Unlock()
+			time.Sleep(s.after)
+			synctest.Wait()
+			mu.Lock()
+			testutil.Holds(t, d.Passed() == s.passed && (before || !s.passed || woken),
+				"step %d: passed is %v, and who waits was told %v", i, d.Passed(), woken)
+			mu.Unlock()
+		}
+		mu.Lock()
+		leave = true
+		cond.Broadcast()
+		mu.Unlock()
+		waiter.Wait()
+	})
 }

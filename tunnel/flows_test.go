@@ -95,8 +95,7 @@ func TestChangesEndWhatIsNotAllowed(t *testing.T) {
 	for i, c := range leave {
 		testutil.Equal(t, tunnel.CodeOf(<-ends[i]), tunnel.CodePolicy, "why it ended")
 		for _, end := range c {
-			err := testutil.Err(end.Read(make([]byte, 1)))
-			testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodePeerReset, "what an end reads")
+			testutil.Equal(t, tunnel.CodeOf(testutil.Err(end.Read(make([]byte, 1)))), tunnel.CodePeerReset, "what an end reads")
 		}
 	}
 	for _, c := range stay {

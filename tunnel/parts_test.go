@@ -13,7 +13,7 @@ import (
 
 func TestUnreadComesFirst(t *testing.T) {
 	head := strings.Repeat("h", tunnel.ChunkSize+5) // more than one chunk
-	for name, read := range map[string]func(tunnel.Conn) ([]byte, error){
+	testutil.Each(t, map[string]func(tunnel.Conn) ([]byte, error){
 		"Read":       func(c tunnel.Conn) ([]byte, error) { return io.ReadAll(c) },
 		"ReadChunks": readAllChunks,
 		"both": func(c tunnel.Conn) ([]byte, error) {
@@ -24,17 +24,15 @@ func TestUnreadComesFirst(t *testing.T) {
 			rest, err := readAllChunks(c)
 			return append(first, rest...), err
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client, conn := testutil.Pair(t)
-			p := []byte(head)
-			got := tunnel.Unread(tunnel.Wrap(conn), p)
-			clear(p) // it must have been copied
-			_, _ = client.Write([]byte("tail"))
-			_ = client.CloseWrite()
-			testutil.Equal(t, string(testutil.Must(read(got))(t)), head+"tail", "the head, then the tail")
-		})
-	}
+	}, func(t *testing.T, read func(tunnel.Conn) ([]byte, error)) {
+		client, conn := testutil.Pair(t)
+		p := []byte(head)
+		got := tunnel.Unread(tunnel.Wrap(conn), p)
+		clear(p) // it must have been copied
+		_, _ = client.Write([]byte("tail"))
+		_ = client.CloseWrite()
+		testutil.Equal(t, string(testutil.Must(read(got))(t)), head+"tail", "the head, then the tail")
+	})
 }
 
 func TestUnreadKeepsSink(t *testing.T) {
@@ -108,19 +106,17 @@ func TestWithPassesOnItsEnd(t *testing.T) {
 
 // Once a Conn is closed, reads fail, even if one of its parts still holds bytes.
 func TestWithReadsNothingOnceClosed(t *testing.T) {
-	for name, end := range map[string]func(tunnel.Conn) error{
+	testutil.Each(t, map[string]func(tunnel.Conn) error{
 		"Close":    tunnel.Conn.Close,
 		"CloseFor": func(c tunnel.Conn) error { return c.CloseFor(io.EOF) },
 		"Reset":    func(c tunnel.Conn) error { return c.Reset(io.EOF) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			near, far := net.Pipe()
-			defer far.Close()
-			c := tunnel.Unread(tunnel.Wrap(near), []byte("x"))
-			testutil.NoError(t, end(c))
-			n, err := c.Read(make([]byte, 1))
-			testutil.Equal(t, n, 0, "bytes that are read")
-			testutil.ErrorIs(t, err, net.ErrClosed, "what the read says")
-		})
-	}
+	}, func(t *testing.T, end func(tunnel.Conn) error) {
+		near, far := net.Pipe()
+		defer far.Close()
+		c := tunnel.Unread(tunnel.Wrap(near), []byte("x"))
+		testutil.NoError(t, end(c))
+		n, err := c.Read(make([]byte, 1))
+		testutil.Equal(t, n, 0, "bytes that are read")
+		testutil.ErrorIs(t, err, net.ErrClosed, "what the read says")
+	})
 }

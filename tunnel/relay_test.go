@@ -80,21 +80,19 @@ func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
 }
 
 func TestRelayResetArrivesAsReset(t *testing.T) {
-	for _, from := range []string{"client", "target"} {
-		t.Run(from, func(t *testing.T) {
-			client, target, result := startRelay(t, &tunnel.Relay{})
-			src, dst := client, target
-			if from == "target" {
-				src, dst = target, client
-			}
-			_, _ = src.Write([]byte("x"))
-			testutil.Must(io.ReadFull(dst, make([]byte, 1)))(t)
-			_ = src.SetLinger(0)
-			src.Close()
-			testutil.ErrorIs(t, testutil.Err(dst.Read(make([]byte, 1))), syscall.ECONNRESET, "the other end's read")
-			testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
-		})
-	}
+	testutil.EachOf(t, []string{"client", "target"}, func(t *testing.T, from string) {
+		client, target, result := startRelay(t, &tunnel.Relay{})
+		src, dst := client, target
+		if from == "target" {
+			src, dst = target, client
+		}
+		_, _ = src.Write([]byte("x"))
+		testutil.Must(io.ReadFull(dst, make([]byte, 1)))(t)
+		_ = src.SetLinger(0)
+		src.Close()
+		testutil.ErrorIs(t, testutil.Err(dst.Read(make([]byte, 1))), syscall.ECONNRESET, "the other end's read")
+		testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
+	})
 }
 
 // duplex is an end of a connection in memory that half-closes.
@@ -190,43 +188,39 @@ func (unending) CloseWrite() error { return io.ErrClosedPipe }
 // Where the destination takes no more bytes, or not their end, what it has said by then
 // arrives, and both connections are closed behind it.
 func TestRelayFreesBothEndsOfAFailedDestination(t *testing.T) {
-	for name, fail := range map[string]func(b, target *duplex) tunnel.Conn{
+	testutil.EachInBubble(t, map[string]func(b, target *duplex) tunnel.Conn{
 		"write":      func(b, target *duplex) tunnel.Conn { _ = target.Conn.Close(); return tunnel.Wrap(b) },
 		"CloseWrite": func(b, _ *duplex) tunnel.Conn { return tunnel.Wrap(unending{b}) },
-	} {
-		testutil.Bubble(t, name, func(t *testing.T) {
-			client, a := newDuplex()
-			b, target := newDuplex()
-			relay := &tunnel.Relay{A: tunnel.Wrap(a), B: fail(b, target)}
-			result := run(t.Context(), relay)
-			_, _ = client.Write([]byte("x"))
-			_, _ = target.Read(make([]byte, 1))
-			_ = client.CloseWrite()
-			testutil.Must(target.Write([]byte("answer")))(t)
-			_ = target.CloseWrite()
-			testutil.Equal(t, string(testutil.Must(io.ReadAll(client))(t)), "answer", "what arrives")
-			testutil.ErrorIs(t, <-result, io.ErrClosedPipe, "the relay")
-			for _, c := range []tunnel.Conn{relay.A, relay.B} {
-				testutil.ErrorIs(t, testutil.Err(c.Read(make([]byte, 1))), io.ErrClosedPipe, "a read of a closed connection")
-			}
-		})
-	}
+	}, func(t *testing.T, fail func(b, target *duplex) tunnel.Conn) {
+		client, a := newDuplex()
+		b, target := newDuplex()
+		relay := &tunnel.Relay{A: tunnel.Wrap(a), B: fail(b, target)}
+		result := run(t.Context(), relay)
+		_, _ = client.Write([]byte("x"))
+		_, _ = target.Read(make([]byte, 1))
+		_ = client.CloseWrite()
+		testutil.Must(target.Write([]byte("answer")))(t)
+		_ = target.CloseWrite()
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(client))(t)), "answer", "what arrives")
+		testutil.ErrorIs(t, <-result, io.ErrClosedPipe, "the relay")
+		for _, c := range []tunnel.Conn{relay.A, relay.B} {
+			testutil.ErrorIs(t, testutil.Err(c.Read(make([]byte, 1))), io.ErrClosedPipe, "a read of a closed connection")
+		}
+	})
 }
 
 // What passes a relay allocates nothing: not for large chunks nor small
 // messages, and with everything that counts bytes switched on.
 func TestRelayAllocatesNothing(t *testing.T) {
-	for name, size := range map[string]int{"bulk": 64 << 10, "message": 64} {
-		t.Run(name, func(t *testing.T) {
-			relay := &tunnel.Relay{Flow: counted(new(tunnel.Totals)), Idle: time.Hour}
-			client, target, _ := startRelay(t, relay)
-			there, back := make([]byte, size), make([]byte, size)
-			testutil.MaxAllocs(t, 0, func() {
-				exchange(t, client, target, there, back)
-				exchange(t, target, client, there, back)
-			})
+	testutil.Each(t, map[string]int{"bulk": 64 << 10, "message": 64}, func(t *testing.T, size int) {
+		relay := &tunnel.Relay{Flow: counted(new(tunnel.Totals)), Idle: time.Hour}
+		client, target, _ := startRelay(t, relay)
+		there, back := make([]byte, size), make([]byte, size)
+		testutil.MaxAllocs(t, 0, func() {
+			exchange(t, client, target, there, back)
+			exchange(t, target, client, there, back)
 		})
-	}
+	})
 }
 
 // exchange sends what and receives it into got.

@@ -39,8 +39,7 @@ func TestSocketWithoutAddress(t *testing.T) {
 	_ = far.SetLinger(0)
 	_ = far.Close()
 	s := newSocket(nameless{near})
-	_, err := s.Read(make([]byte, 1))
-	testutil.ErrorIs(t, err, syscall.ECONNRESET, "the read")
+	testutil.ErrorIs(t, testutil.Err(s.Read(make([]byte, 1))), syscall.ECONNRESET, "the read")
 	testutil.Equal(t, s.LocalAddr().String(), ":0", "its address")
 }
 
@@ -49,23 +48,21 @@ func TestSocketWithoutAddress(t *testing.T) {
 func TestEndWaitsForWritesUnderWay(t *testing.T) {
 	defer func(bound time.Duration) { verdictTime = bound }(verdictTime)
 	verdictTime = time.Hour // a busy machine may take more than the usual bound between two steps
-	for how, read := range map[string]func(*socket) error{
+	testutil.Each(t, map[string]func(*socket) error{
 		"Read":       func(s *socket) error { _, err := s.Read(make([]byte, 1)); return err },
 		"ReadChunks": func(s *socket) error { _, err := s.ReadChunks(make([]Chunk, 1)); return err },
-	} {
-		t.Run(how, func(t *testing.T) {
-			s, told := resetSocket(t)
-			s.writing.Add(1)
-			got := make(chan error, 1)
-			go func() { got <- read(s) }()
-			for s.verdict.Load() == nil && len(got) == 0 {
-				time.Sleep(time.Millisecond)
-			}
-			s.wrote(told)
-			testutil.ErrorIs(t, <-got, syscall.ECONNRESET, "the read")
-			testutil.ErrorIs(t, s.Failed(), syscall.ECONNRESET, "how the socket has failed")
-		})
-	}
+	}, func(t *testing.T, read func(*socket) error) {
+		s, told := resetSocket(t)
+		s.writing.Add(1)
+		got := make(chan error, 1)
+		go func() { got <- read(s) }()
+		for s.verdict.Load() == nil && len(got) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		s.wrote(told)
+		testutil.ErrorIs(t, <-got, syscall.ECONNRESET, "the read")
+		testutil.ErrorIs(t, s.Failed(), syscall.ECONNRESET, "how the socket has failed")
+	})
 }
 
 // The last write under way ends the wait, not its bound; a write that ended

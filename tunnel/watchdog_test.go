@@ -130,22 +130,20 @@ func stalled(t *testing.T, wrap func(net.Conn) tunnel.Conn) (client, target *net
 // and the destination told that this is why.
 func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
 	t.Parallel() // it waits
-	for name, wrap := range map[string]func(net.Conn) tunnel.Conn{
+	testutil.Each(t, map[string]func(net.Conn) tunnel.Conn{
 		"socket":       tunnel.Wrap,
 		"read ahead":   func(c net.Conn) tunnel.Conn { return tunnel.Unread(tunnel.Wrap(c), []byte("GET")) },
 		"under others": func(c net.Conn) tunnel.Conn { return tunnel.Wrap(named{c}) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client, target, _, _, cause, result := stalled(t, wrap)
-			_ = client.SetLinger(0)
-			client.Close()
-			testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
-			testutil.Requires(t, len(cause) > 0, "the relay ended before the destination was told")
-			testutil.Equal(t, tunnel.CodeOf(<-cause), tunnel.CodePeerReset, "what the destination was told")
-			testutil.ErrorIs(t, testutil.Err(io.Copy(io.Discard, target)), syscall.ECONNRESET, "the target's read")
-		})
-	}
+	}, func(t *testing.T, wrap func(net.Conn) tunnel.Conn) {
+		t.Parallel()
+		client, target, _, _, cause, result := stalled(t, wrap)
+		_ = client.SetLinger(0)
+		client.Close()
+		testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
+		testutil.Requires(t, len(cause) > 0, "the relay ended before the destination was told")
+		testutil.Equal(t, tunnel.CodeOf(<-cause), tunnel.CodePeerReset, "what the destination was told")
+		testutil.ErrorIs(t, testutil.Err(io.Copy(io.Discard, target)), syscall.ECONNRESET, "the target's read")
+	})
 }
 
 // A client that has sent all and left in order is owed its delivery, however

@@ -65,8 +65,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	}
 	testutil.Equal(t, old.Links.Load(), 0, "links of an old server")
 	testutil.Equal(t, old.Connects.Load(), 3, "CONNECTs at it")
-	_, err := s.connector.lane(t.Context(), s.connector.servers.addrs[0], "")
-	testutil.Fails(t, err, "its lane")
+	testutil.Fails(t, testutil.Err(s.connector.lane(t.Context(), s.connector.servers.addrs[0], "")), "its lane")
 }
 
 // A sidecar names the groups that it has lost.

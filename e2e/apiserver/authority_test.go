@@ -71,8 +71,7 @@ func (w *world) may(user string, all allowed) {
 		if len(f) == 3 {
 			args = append(args, "-n", f[2])
 		}
-		_, err := w.try("", args...)
-		testutil.Equal(w.t, err == nil, want, "may %s %s", user, question)
+		testutil.Equal(w.t, testutil.Err(w.try("", args...)) == nil, want, "may %s %s", user, question)
 	}
 }
 

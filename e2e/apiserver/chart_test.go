@@ -42,9 +42,8 @@ func TestChartComesBack(t *testing.T) {
 
 	i.follow("helm -n my-control-plane uninstall konnectivity")
 	i.do("delete", "secret", "-n", "my-control-plane", "konnectivity-agent")
-	if out, err := i.shell(install); err == nil || !strings.Contains(out, "konnectivity-agent") {
-		t.Errorf("installing without a secret: %v\n%s", err, out)
-	}
+	out, err := i.shell(install)
+	testutil.Holds(t, err != nil && strings.Contains(out, "konnectivity-agent"), "installing without a secret: %v\n%s", err, out)
 
 	_, deletions, _ := strings.Cut(readme, "To delete what is left")
 	_, deletions, _ = strings.Cut(deletions, "```\n")

@@ -153,36 +153,34 @@ func (h *hostedPods) writes(pod *hostedPod) (stop func() int) {
 // others correct it, time after time. Were it refused at once, that would be dozens of times a
 // second, in which half of the requests fail.
 func TestPodsBehindOneService(t *testing.T) {
-	for name, forward := range map[string]bool{"alone": false, "forwarding": true} {
-		t.Run(name, func(t *testing.T) {
-			h := newHostedPods(t, forward)
-			old, stays := h.pods[0], h.pods[1]
-			for _, r := range requests() {
-				wait(t, "requests are answered", func() bool { return h.ask(h.client(), r) == nil })
-			}
-			writes, l := h.writes(stays), h.press()
-			time.Sleep(breath)
-			told := time.Now()
-			h.end(old)
-			pod := h.newPod()
-			h.start(pod, imagePull)
-			began := time.Now()
-			h.admit(pod)
-			h.linked(pod)
-			took := time.Since(began)
-			time.Sleep(breath)
-			l.end()
-			n := writes()
-			t.Logf("%v until agents had come; the API was written %d times; of requests %v, %d failed once, %d twice", took, n, l.sent, len(l.cut), len(l.lost))
-			if !forward { // the pod may be ready long before agents find it
-				testutil.AtMost(t, n, 2*(1+int(took/(5*time.Second))), "writes of the API")
-				return
-			}
-			testutil.Equal(t, n, 0, "writes of the API")
-			for _, f := range append(l.cut, l.lost...) {
-				testutil.Holds(t, near(f.at, told), // it met the kube-apiserver that ended
-					"%s failed after %v: %v", f.kind, f.at.Sub(told), f.err)
-			}
-		})
-	}
+	testutil.Each(t, map[string]bool{"alone": false, "forwarding": true}, func(t *testing.T, forward bool) {
+		h := newHostedPods(t, forward)
+		old, stays := h.pods[0], h.pods[1]
+		for _, r := range requests() {
+			wait(t, "requests are answered", func() bool { return h.ask(h.client(), r) == nil })
+		}
+		writes, l := h.writes(stays), h.press()
+		time.Sleep(breath)
+		told := time.Now()
+		h.end(old)
+		pod := h.newPod()
+		h.start(pod, imagePull)
+		began := time.Now()
+		h.admit(pod)
+		h.linked(pod)
+		took := time.Since(began)
+		time.Sleep(breath)
+		l.end()
+		n := writes()
+		t.Logf("%v until agents had come; the API was written %d times; of requests %v, %d failed once, %d twice", took, n, l.sent, len(l.cut), len(l.lost))
+		if !forward { // the pod may be ready long before agents find it
+			testutil.AtMost(t, n, 2*(1+int(took/(5*time.Second))), "writes of the API")
+			return
+		}
+		testutil.Equal(t, n, 0, "writes of the API")
+		for _, f := range append(l.cut, l.lost...) {
+			testutil.Holds(t, near(f.at, told), // it met the kube-apiserver that ended
+				"%s failed after %v: %v", f.kind, f.at.Sub(told), f.err)
+		}
+	})
 }

@@ -257,8 +257,7 @@ func (i installer) restartAPI(spec corev1.PodSpec, port int) {
 	a := i.apis[0]
 	n := slices.IndexFunc(a.args, func(arg string) bool { return strings.HasPrefix(arg, flag) })
 	a.args[n] = flag + i.write("egress-installed.yaml", []byte(moved.Replace(string(config))))
-	if _, err := a.Stop(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		i.t.Fatal(err)
-	}
+	_, err := a.Stop()
+	testutil.Requires(i.t, err == nil || errors.Is(err, os.ErrProcessDone), "%v", err)
 	i.runAPI(a)
 }

@@ -21,9 +21,7 @@ func must[T any](v T, err error) func(testing.TB) T { return testutil.Must(v, er
 func wait(t *testing.T, what string, yes func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !yes(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so after %v: %s", patience, what)
-		}
+		testutil.Requires(t, !time.Now().After(end), "not so after %v: %s", patience, what)
 	}
 }
 
@@ -82,7 +80,6 @@ func TestPlugin(t *testing.T) {
 		testutil.Contains(t, testutil.Must(kubectl(strings.Fields(args)...))(t), want, "kubectl %s", args)
 	}
 	out, err := kubectl("konnectivity", "dial")
-	if code, ok := err.(*exec.ExitError); !ok || code.ExitCode() != 2 || !strings.HasPrefix(out, "kubectl konnectivity: want one argument") {
-		t.Errorf("%v: %s", err, out)
-	}
+	code, ok := err.(*exec.ExitError)
+	testutil.Holds(t, ok && code.ExitCode() == 2 && strings.HasPrefix(out, "kubectl konnectivity: want one argument"), "%v: %s", err, out)
 }

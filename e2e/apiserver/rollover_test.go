@@ -102,9 +102,8 @@ func checkFollowers(t *testing.T, followers []*follower, endings []ending) {
 		f.stop()
 		<-f.done
 		testutil.Succeeds(t, f.err, "a follower")
-		if !runs && !atEndOfAny(f.ended, endings) {
-			t.Errorf("follower %d ended after %d lines, and nothing that carried it had", i, f.lines)
-		}
+		testutil.Holds(t, runs || atEndOfAny(f.ended, endings),
+			"follower %d ended after %d lines, and nothing that carried it had", i, f.lines)
 		t.Logf("follower %d: %d lines, still runs: %v", i, f.lines, runs)
 	}
 }

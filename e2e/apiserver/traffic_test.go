@@ -55,9 +55,8 @@ func (w *world) exec() {
 	random := make([]byte, 1<<20)
 	_, _ = rand.Read(random)
 	sent := hex.EncodeToString(random)
-	if got := must(w.try(sent, "exec", "-i", "-n", "apps", "hello", "--", "cat"))(w.t); got != sent {
-		w.t.Errorf("kubectl exec: %d bytes came back of %d, or others", len(got), len(sent))
-	}
+	got := must(w.try(sent, "exec", "-i", "-n", "apps", "hello", "--", "cat"))(w.t)
+	testutil.Holds(w.t, got == sent, "kubectl exec: %d bytes came back of %d, or others", len(got), len(sent))
 	_, err := w.try("", "exec", "-n", "apps", "hello", "--", "fail")
 	var exit *exec.ExitError
 	testutil.Holds(w.t, errors.As(err, &exit) && exit.ExitCode() == 7,

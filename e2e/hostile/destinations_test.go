@@ -87,16 +87,13 @@ func TestHostileDestinations(t *testing.T) {
 					if err != nil && m.mayRefuse {
 						continue
 					}
-					if err != nil {
-						t.Fatal(err)
-					}
+					testutil.Requires(t, err == nil, "%v", err)
 					context.AfterFunc(ctx, func() { c.Close() })
 					work.Go(func() { defer c.Close(); m.client(c) })
 				}
 				for end := time.Now().Add(*duration / 5); time.Now().Before(end); {
-					if err := roundTrip(bystander); err != nil {
-						t.Fatalf("a connection beside them: %v", err)
-					}
+					err := roundTrip(bystander)
+					testutil.Requires(t, err == nil, "a connection beside them: %v", err)
 					for i, now := range owned(t, s) {
 						if grown := now - before[i]; grown > destinations*maxDestination {
 							t.Fatalf("%s holds %.1f MiB more for %d destinations", s.Processes()[i].Name, mib(grown), destinations)

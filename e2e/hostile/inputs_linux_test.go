@@ -93,9 +93,8 @@ func dial(t *testing.T, network, address string) net.Conn {
 func unharmed(t *testing.T, p *suite.Process, healthURL string) {
 	t.Helper()
 	testutil.Succeeds(t, ask(healthURL), "%s", p.Name)
-	if out := p.Output(); strings.Contains(out, "panic") || strings.Contains(out, adminToken) {
-		t.Errorf("%s says:\n%s", p.Name, out)
-	}
+	out := p.Output()
+	testutil.Holds(t, !strings.Contains(out, "panic") && !strings.Contains(out, adminToken), "%s says:\n%s", p.Name, out)
 }
 
 // TestOddAdminRequests: requests to a server's admin port are out of order, half of them with
@@ -128,13 +127,11 @@ func TestOddAdminRequests(t *testing.T) {
 		_, _ = conn.Write(request)
 		_ = conn.(*net.TCPConn).CloseWrite()
 		answer, err := io.ReadAll(conn)
-		if nerr, ok := err.(net.Error); ok && nerr.Timeout() {
-			t.Errorf("no end of the answer to %q", request)
-		}
+		nerr, ok := err.(net.Error)
+		testutil.Holds(t, !ok || !nerr.Timeout(), "no end of the answer to %q", request)
 		res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(answer)), nil)
-		if err == nil && !knows && res.StatusCode == http.StatusOK && len(answer) > 0 {
-			t.Errorf("%q is answered without the token: %.300q", request, answer)
-		}
+		testutil.Holds(t, err != nil || knows || res.StatusCode != http.StatusOK || len(answer) == 0,
+			"%q is answered without the token: %.300q", request, answer)
 	})
 	f := stop()
 	t.Logf("%d requests; %v", n, f)
@@ -196,9 +193,8 @@ func TestOddSuccessors(t *testing.T) {
 	testutil.Succeeds(t, roundTrip(held), "a connection of the agent")
 	unharmed(t, agent.Process, agent.HealthURL("/healthz"))
 	must(s.StartAgent(srv, flags...))(t)
-	if code, err := agent.Process.Stop(); code != 0 || err != nil {
-		t.Errorf("the agent ended with %d, %v", code, err)
-	}
+	code, err := agent.Process.Stop()
+	testutil.Holds(t, code == 0 && err == nil, "the agent ended with %d, %v", code, err)
 	testutil.Succeeds(t, roundTrip(held), "a connection that was handed over")
 }
 

@@ -108,9 +108,7 @@ func (n *neighbour) dial(t *testing.T, ctx context.Context) {
 		switch {
 		case errors.Is(err, context.Canceled) || ctx.Err() != nil:
 		case err != nil:
-			if n.failed.Add(1) == 1 {
-				t.Errorf("the neighbour's dial: %v", err)
-			}
+			testutil.Holds(t, n.failed.Add(1) != 1, "the neighbour's dial: %v", err)
 			pace(ctx, 10*time.Millisecond)
 		default:
 			n.dials.Add(1)

@@ -42,9 +42,7 @@ func (p *prober) stop(t *testing.T) (probes int, longest time.Duration) {
 	testutil.NoError(t, p.cmd.Wait())
 	summary, failures, _ := strings.Cut(p.out.String(), "\n")
 	testutil.Must(fmt.Sscan(summary, &probes, (*int64)(&longest)))(t)
-	if probes == 0 || failures != "" {
-		t.Errorf("of %d probes failed: %s", probes, failures)
-	}
+	testutil.Holds(t, probes != 0 && failures == "", "of %d probes failed: %s", probes, failures)
 	return probes, longest
 }
 

@@ -103,9 +103,7 @@ func joinUntil(t *testing.T, s *suite.Suite, srv *suite.Server, end time.Time, m
 		a, err := s.StartAgent(srv, more...)
 		longest = max(longest, time.Since(start))
 		joins++
-		if err != nil {
-			t.Fatalf("an agent stays out: %v", err)
-		}
+		testutil.Requires(t, err == nil, "an agent stays out: %v", err)
 		a.Kill()
 		time.Sleep(200 * time.Millisecond)
 	}

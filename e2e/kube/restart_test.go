@@ -83,9 +83,8 @@ func TestServerRestarts(t *testing.T) {
 		}
 		p.end()
 		failed := p.failed.Load()
-		if metric(t, c.server.HealthURL("/metrics"), "konnectivity_network_proxy_server_requests_total") == 0 {
-			t.Error("requests went past the new server")
-		}
+		testutil.Holds(t, metric(t, c.server.HealthURL("/metrics"), "konnectivity_network_proxy_server_requests_total") != 0,
+			"requests went past the new server")
 		testutil.Succeeds(t, api.put(t.Context(), noise(1<<20)), "after %d failures", failed)
 		api.rest()
 		c.settle(t, base)

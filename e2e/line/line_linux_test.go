@@ -108,9 +108,8 @@ func TestLineLosesWhatItsSeedSays(t *testing.T) {
 			t.Fatalf("packet %d: read %q, %v", i, p[:n], err)
 		}
 	}
-	if toB, _ := l.Counters(); lost == 0 || toB.Lost != lost || toB.Carried != 1000-lost {
-		t.Errorf("%+v, and %d were to be lost", toB, lost)
-	}
+	toB, _ := l.Counters()
+	testutil.Holds(t, lost != 0 && toB.Lost == lost && toB.Carried == 1000-lost, "%+v, and %d were to be lost", toB, lost)
 }
 
 func TestLineIsCutAndRestored(t *testing.T) {

@@ -236,9 +236,7 @@ func (b *tab) quiet(origin string) {
 		b.t.Errorf("the console says %s", f)
 	}
 	for _, url := range b.asked {
-		if !strings.HasPrefix(url, origin+"/") && url != "about:blank" {
-			b.t.Errorf("the page asks %s", url)
-		}
+		testutil.Holds(b.t, strings.HasPrefix(url, origin+"/") || url == "about:blank", "the page asks %s", url)
 	}
 }
 

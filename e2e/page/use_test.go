@@ -189,9 +189,8 @@ func TestThePolicyHolds(t *testing.T) {
 	testutil.Equal(t, b.eval(`String(window.hacked)`), "undefined", "what an inline script sets")
 	testutil.Equal(t, b.eval(`fetch('http://127.0.0.1:1/').then(() => 'asked', e => 'refused')`), "refused",
 		"a request to elsewhere")
-	if len(b.faults) < 3 || !strings.Contains(strings.Join(b.faults, ""), "Content Security Policy") {
-		t.Errorf("the browser did not refuse by the policy: %q", b.faults)
-	}
+	testutil.Holds(t, len(b.faults) >= 3 && strings.Contains(strings.Join(b.faults, ""), "Content Security Policy"),
+		"the browser did not refuse by the policy: %q", b.faults)
 }
 
 // lasting is a connection that outlives its links.

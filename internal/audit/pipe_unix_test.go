@@ -56,9 +56,8 @@ func TestSlowReader(t *testing.T) {
 	for i := 0; ; i++ {
 		line := testutil.Must(lines.ReadString('\n'))(t)
 		if strings.Contains(line, `"event":"dropped"`) {
-			if i < n-int(l.queue.lost()) || !strings.Contains(line, fmt.Sprintf(`"dropped":%d}`, l.queue.lost())) {
-				t.Errorf("after %d of %d records: %s", i, n, line)
-			}
+			testutil.Holds(t, i >= n-int(l.queue.lost()) && strings.Contains(line, fmt.Sprintf(`"dropped":%d}`, l.queue.lost())),
+				"after %d of %d records: %s", i, n, line)
 			break
 		}
 		testutil.Requires(t, strings.Contains(line, fmt.Sprintf(`"id":"%d"`, i)), "record %d is %s", i, line)

@@ -154,8 +154,7 @@ func TestFolderRemoved(t *testing.T) {
 		testutil.Eventually(t, "another line", func() bool { return strings.Contains(said.String(), "written again") })
 		stop()
 		wantIDs(t, read(t, path), 0, 1000)
-		n := strings.Count(said.String(), "\n")
-		testutil.Holds(t, n == 2 && l.Trouble() == "", "%v", said)
+		testutil.Holds(t, strings.Count(said.String(), "\n") == 2 && l.Trouble() == "", "%v", said)
 	})
 }
 
@@ -185,9 +184,8 @@ func TestFull(t *testing.T) {
 		ids := read(t, next)
 		kept := n - int(l.queue.lost())
 		wantIDs(t, ids[:kept], 0, kept)
-		if rest := ids[kept:]; len(rest) != 2 || rest[0] != fmt.Sprint(-l.queue.lost()) || rest[1] != fmt.Sprint(n) {
-			t.Errorf("then %v", rest)
-		}
+		rest := ids[kept:]
+		testutil.Holds(t, len(rest) == 2 && rest[0] == fmt.Sprint(-l.queue.lost()) && rest[1] == fmt.Sprint(n), "then %v", rest)
 		testutil.Equal(t, strings.Count(said.String(), "\n"), 2, "lines of the log %s", said)
 		testutil.Equal(t, l.written.Load(), int64(len(ids)), "records that count as written")
 	})

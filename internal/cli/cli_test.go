@@ -204,9 +204,8 @@ func TestCompletionOfValues(t *testing.T) {
 		{[]string{"__complete", "sub", "--via", "s"}, "direct\nsocks5://\n:6\n"},
 		{[]string{"__complete", "sub", "--output", ""}, "table\njson\n:4\n"},
 	} {
-		if status, stdout, stderr := execute(with(), nil, c.args...); status != 0 || !strings.HasPrefix(stdout, c.want) {
-			t.Errorf("%q: %d %q %s, want %q", c.args, status, stdout, stderr, c.want)
-		}
+		status, stdout, stderr := execute(with(), nil, c.args...)
+		testutil.Holds(t, status == 0 && strings.HasPrefix(stdout, c.want), "%q: %d %q %s, want %q", c.args, status, stdout, stderr, c.want)
 	}
 	_, stdout, _ := execute(with(), nil, "sub", "--help")
 	testutil.Holds(t, strings.Contains(stdout, "--via WAY"), "help does not name the value:\n%s", stdout)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // A module without code of its own, such as the one that pins Kubernetes, is
@@ -20,13 +22,10 @@ func TestModulesCanBeRead(t *testing.T) {
 			return fs.SkipDir
 		case d.Name() == "go.mod":
 			count++
-			if out, err := exec.Command("go", "mod", "edit", "-json", path).CombinedOutput(); err != nil {
-				t.Errorf("%s: %v: %s", path, err, out)
-			}
+			out, err := exec.Command("go", "mod", "edit", "-json", path).CombinedOutput()
+			testutil.Holds(t, err == nil, "%s: %v: %s", path, err, out)
 		}
 		return nil
 	})
-	if err != nil || count < 2 {
-		t.Errorf("found %d modules: %v", count, err)
-	}
+	testutil.Holds(t, err == nil && count >= 2, "found %d modules: %v", count, err)
 }

@@ -3,6 +3,8 @@ package fences
 import (
 	"slices"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // TestTheFencesHold proves that each rule refuses what it is there to refuse.
@@ -61,8 +63,7 @@ func TestTheFencesHold(t *testing.T) {
 		{"server", ofConns + `func f() { type t struct{ tunnel.Conn } }`, 1},
 	} {
 		s := parse(t, c.folder, "x.go", "package x\n"+c.text)
-		if faults := slices.Concat(importFaults(s), callFaults(s), logFaults(s), embedFaults([]source{s})); len(faults) != c.faults {
-			t.Errorf("%s in %s: %d faults, want %d: %v", c.text, c.folder, len(faults), c.faults, faults)
-		}
+		faults := slices.Concat(importFaults(s), callFaults(s), logFaults(s), embedFaults([]source{s}))
+		testutil.Holds(t, len(faults) == c.faults, "%s in %s: %d faults, want %d: %v", c.text, c.folder, len(faults), c.faults, faults)
 	}
 }

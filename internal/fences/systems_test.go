@@ -56,8 +56,7 @@ func TestTypeCheckReports(t *testing.T) {
 			for file, text := range map[string]string{"go.mod": "module p\n\ngo 1.26\n", "doc.go": "package p\n", c.file: c.text} {
 				testutil.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
-			err := typeCheck(dir, c.system)
-			testutil.ErrorSays(t, err, c.want, "the type check")
+			testutil.ErrorSays(t, typeCheck(dir, c.system), c.want, "the type check")
 		})
 	}
 }

@@ -41,8 +41,7 @@ func parse(t *testing.T, data []byte) []map[string]any {
 	var all []map[string]any
 	for line := range bytes.Lines(data) {
 		var one map[string]any
-		err := json.Unmarshal(line, &one)
-		testutil.Requires(t, err == nil, "not JSON: %q", line)
+		testutil.Requires(t, json.Unmarshal(line, &one) == nil, "not JSON: %q", line)
 		all = append(all, one)
 	}
 	return all

@@ -101,13 +101,11 @@ func BenchmarkMemory(b *testing.B) {
 
 func TestMemoryAllocatesNothing(t *testing.T) {
 	c, keys := full()
-	for name, f := range map[string]func(){
+	testutil.Each(t, map[string]func(){
 		"hit":     func() { c.Get(keys[7]) },
 		"miss":    func() { c.Get("nobody") },
 		"replace": func() { c.Put(keys[7], nil, time.Hour) },
-	} {
-		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
-	}
+	}, func(t *testing.T, f func()) { testutil.MaxAllocs(t, 0, f) })
 }
 
 // Callers at once share one call of ask. If its caller leaves, or it panics, another is made.
@@ -173,8 +171,7 @@ func TestSharedAnswersThoseWhoWait(t *testing.T) {
 		})
 		ctx, leave := context.WithCancel(t.Context())
 		leave()
-		_, err := s.Get(ctx, "a", ask)
-		testutil.ErrorIs(t, err, context.Canceled, "one who leaves")
+		testutil.ErrorIs(t, testutil.Err(s.Get(ctx, "a", ask)), context.Canceled, "one who leaves")
 		all.Wait()
 		got, _ := s.Get(t.Context(), "a", ask)
 		testutil.Equal(t, got, 2, "the answer to one who comes later")

@@ -140,35 +140,33 @@ func TestCancelledScrape(t *testing.T) {
 
 // All requests that share a failed scrape get an error.
 func TestFailedScrapes(t *testing.T) {
-	for name, fails := range map[string]func() error{
+	testutil.EachInBubble(t, map[string]func() error{
 		"an error": func() error { return errors.New("no metrics") },
 		"a panic":  func() error { panic("no metrics") },
-	} {
-		testutil.Bubble(t, name, func(t *testing.T) {
-			h := observe.Metrics(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-				time.Sleep(10 * time.Millisecond)
-				return nil, fails()
-			}))
-			var all sync.WaitGroup
-			var told atomic.Int64
-			for range 8 {
-				all.Go(func() {
-					defer func() {
-						if recover() != nil { // as net/http does, which hangs up then
-							told.Add(1)
-						}
-					}()
-					w := scraped(t.Context(), h, "")
-					testutil.Holds(t, w.Code == http.StatusInternalServerError &&
-						strings.Contains(w.Body.String(), "metrics"), "%d %q", w.Code, w.Body)
-					told.Add(1)
-				})
-			}
-			all.Wait()
-			testutil.Equal(t, told.Load(), 8, "of 8 are told")
-			time.Sleep(time.Second) // the rest of the last one
-		})
-	}
+	}, func(t *testing.T, fails func() error) {
+		h := observe.Metrics(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+			time.Sleep(10 * time.Millisecond)
+			return nil, fails()
+		}))
+		var all sync.WaitGroup
+		var told atomic.Int64
+		for range 8 {
+			all.Go(func() {
+				defer func() {
+					if recover() != nil { // as net/http does, which hangs up then
+						told.Add(1)
+					}
+				}()
+				w := scraped(t.Context(), h, "")
+				testutil.Holds(t, w.Code == http.StatusInternalServerError &&
+					strings.Contains(w.Body.String(), "metrics"), "%d %q", w.Code, w.Body)
+				told.Add(1)
+			})
+		}
+		all.Wait()
+		testutil.Equal(t, told.Load(), 8, "of 8 are told")
+		time.Sleep(time.Second) // the rest of the last one
+	})
 }
 
 // Unread answers count for the memory of connections.

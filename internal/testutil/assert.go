@@ -30,16 +30,16 @@ func EqualSlices[T comparable](t testing.TB, got, want []T, what string, args ..
 
 // Holds fails t unless a condition holds.
 func Holds(t testing.TB, condition bool, what string, args ...any) {
-	t.Helper()
 	if !condition {
+		t.Helper() // here, since it takes longer than the rest
 		t.Errorf(what, args...)
 	}
 }
 
 // Requires is Holds that ends the test.
 func Requires(t testing.TB, condition bool, what string, args ...any) {
-	t.Helper()
 	if !condition {
+		t.Helper()
 		t.Fatalf(what, args...)
 	}
 }

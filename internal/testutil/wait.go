@@ -2,6 +2,7 @@ package testutil
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -84,6 +85,30 @@ func Must[T any](v T, err error) func(testing.TB) T {
 func Bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+// Each runs f as a subtest for each of the cases, by their names.
+func Each[C any](t *testing.T, cases map[string]C, f func(*testing.T, C)) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) { f(t, c) })
+	}
+}
+
+// EachOf is Each for cases that are their own names.
+func EachOf[C any](t *testing.T, cases []C, f func(*testing.T, C)) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(fmt.Sprint(c), func(t *testing.T) { f(t, c) })
+	}
+}
+
+// EachInBubble is Each in fake time, as Bubble has it.
+func EachInBubble[C any](t *testing.T, cases map[string]C, f func(*testing.T, C)) {
+	t.Helper()
+	for name, c := range cases {
+		Bubble(t, name, func(t *testing.T) { f(t, c) })
+	}
 }
 
 // Start runs f beside the test, until stop is called or the test ends. Both end f's context, and

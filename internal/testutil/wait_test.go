@@ -1,10 +1,21 @@
 package testutil
 
 import (
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// A case that is not run would go unnoticed elsewhere.
+func TestEach(t *testing.T) {
+	ran := map[string]int{}
+	note := func(t *testing.T, c int) { ran[t.Name()] += c }
+	Each(t, map[string]int{"a": 1}, note)
+	EachOf(t, []int{2}, note)
+	EachInBubble(t, map[string]int{"c": 3}, note)
+	Holds(t, maps.Equal(ran, map[string]int{"TestEach/a": 1, "TestEach/2": 2, "TestEach/c": 3}), "ran %v", ran)
+}
 
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -39,9 +39,8 @@ func TestUntrusted(t *testing.T) {
 		pair := testutil.Must(c.by.Issue(c.leaf))(t)
 		leaf := testutil.Must(x509.ParseCertificate(pair.TLS().Certificate[0]))(t)
 		_, err := leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), DNSName: c.host, CurrentTime: time.Now().Add(c.at)})
-		if got := Untrusted(fmt.Errorf("handshake: %w", err), Files{CA: "x"}.Trusted("--ca")); err == nil || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %v is told as %q, want %q", name, err, got, c.want)
-		}
+		got := Untrusted(fmt.Errorf("handshake: %w", err), Files{CA: "x"}.Trusted("--ca"))
+		testutil.Holds(t, err != nil && strings.Contains(got, c.want), "%s: %v is told as %q, want %q", name, err, got, c.want)
 	}
 	testutil.Equal(t, Files{}.Trusted("--ca"), "the system's CAs, which count without --ca", "what is trusted")
 	testutil.Equal(t, Untrusted(errors.New("x"), ""), "", "of another error it is said")

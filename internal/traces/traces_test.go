@@ -188,9 +188,8 @@ func TestCollectorRefuses(t *testing.T) {
 	c.answers(http.StatusOK, `{"partialSuccess":{"rejectedSpans":"2","errorMessage":"too old"}}`)
 	send(5)
 	counted(t, registry, 5, 3)
-	if text := said.String(); !strings.Contains(text, "503") || !strings.Contains(text, "sent again") || strings.Count(text, "\n") != 2 {
-		t.Error(text)
-	}
+	text := said.String()
+	testutil.Holds(t, strings.Contains(text, "503") && strings.Contains(text, "sent again") && strings.Count(text, "\n") == 2, "%v", text)
 }
 
 // silence is a collector that never answers.

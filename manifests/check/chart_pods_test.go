@@ -110,9 +110,8 @@ func TestChartPutsPodsWhereValuesSay(t *testing.T) {
 		}
 	}
 	template := one[batchv1.Job](t, objects, "konnectivity-certs").Spec.Template
-	if l := template.Labels; l["a"] != "b" || l["app.kubernetes.io/name"] != "konnectivity-certs" {
-		t.Errorf("the Job has labels %v", l)
-	}
+	l := template.Labels
+	testutil.Holds(t, l["a"] == "b" && l["app.kubernetes.io/name"] == "konnectivity-certs", "the Job has labels %v", l)
 	job := template.Spec
 	if job.PriorityClassName != "control-plane" || !reflect.DeepEqual(job.NodeSelector, nodes) || !reflect.DeepEqual(job.Tolerations, tolerations) ||
 		job.Affinity == nil || job.Affinity.NodeAffinity == nil || job.Affinity.PodAffinity != nil {
@@ -293,9 +292,8 @@ func TestChartsCertificatesAreOfAnIssuer(t *testing.T) {
 		t.Errorf("%d certificates, %d issuers", len(found), len(each[certmanager.Issuer](objects)))
 	}
 	for _, c := range found {
-		if r := c.Spec.IssuerRef; r.Name != "my-ca" || r.Kind != "ClusterIssuer" || c.Spec.IsCA {
-			t.Errorf("%s is of %+v", c.Name, r)
-		}
+		r := c.Spec.IssuerRef
+		testutil.Holds(t, r.Name == "my-ca" && r.Kind == "ClusterIssuer" && !c.Spec.IsCA, "%s is of %+v", c.Name, r)
 	}
 	testutil.ErrorSays(t, testutil.Err(render(t, loadChart(t), "{pki: {mode: cert-manager, issuerRef: {kind: ClusterIssuer}}}")),
 		"name", "an issuer without a name")

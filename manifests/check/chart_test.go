@@ -200,9 +200,8 @@ func TestChartMakesWhatKustomizationsMake(t *testing.T) {
 			continue
 		}
 		for name := range theirs {
-			if a, b := plain(t, ours[name]), plain(t, theirs[name]); a != b {
-				t.Errorf("%s: the chart makes\n%s\nand %v\n%s", name, a, test.folders, b)
-			}
+			a, b := plain(t, ours[name]), plain(t, theirs[name])
+			testutil.Holds(t, a == b, "%s: the chart makes\n%s\nand %v\n%s", name, a, test.folders, b)
 		}
 	}
 }
@@ -323,9 +322,8 @@ func TestChartsValues(t *testing.T) {
 				testutil.Holds(t, err == nil && strings.Contains(string(text), part),
 					"%s: %s lacks %s: %s", values, name, part, text)
 			}
-			if name == "Deployment konnectivity-agent" && strings.Contains(string(text), `"replicas"`) {
-				t.Errorf("%s: replicas are set, though the autoscaler sets them", values)
-			}
+			testutil.Holds(t, name != "Deployment konnectivity-agent" || !strings.Contains(string(text), `"replicas"`),
+				"%s: replicas are set, though the autoscaler sets them", values)
 		}
 	}
 }
@@ -682,9 +680,7 @@ func TestPackedChart(t *testing.T) {
 		testutil.Contains(t, packed["konnectivity/templates/server.yaml"], "image: konnectivity:"+c.AppVersion(),
 			"the server")
 	}
-	if !slices.ContainsFunc(c.Files, func(f *chart.File) bool { return f.Name == "LICENSE" }) {
-		t.Error("the chart has no licence")
-	}
+	testutil.Holds(t, slices.ContainsFunc(c.Files, func(f *chart.File) bool { return f.Name == "LICENSE" }), "the chart has no licence")
 }
 
 func TestChartPassesLint(t *testing.T) {

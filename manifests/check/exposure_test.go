@@ -54,9 +54,8 @@ func TestServicesLeadToPods(t *testing.T) {
 			if s.Spec.ClusterIP == corev1.ClusterIPNone {
 				want = corev1.IPFamilyPolicySingleStack
 			}
-			if f := s.Spec.IPFamilyPolicy; f == nil || *f != want {
-				t.Errorf("%s: Service %s does not have the address families %s", folder, s.Name, want)
-			}
+			f := s.Spec.IPFamilyPolicy
+			testutil.Holds(t, f != nil && *f == want, "%s: Service %s does not have the address families %s", folder, s.Name, want)
 			// What only ready servers may have is the clients' alone: agents and other
 			// servers make servers ready, and monitoring must see those that are not.
 			testutil.Holds(t, s.Spec.PublishNotReadyAddresses != (s.Name == "konnectivity-server-local"),

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // controlPlane is the namespace that the hosted control plane is in.
@@ -29,7 +30,6 @@ func TestMain(m *testing.M) {
 // konnectivity runs the operator's tool.
 func konnectivity(t *testing.T, args ...string) {
 	t.Helper()
-	if out, err := exec.Command(programs.Path("konnectivity"), args...).CombinedOutput(); err != nil {
-		t.Fatalf("konnectivity %v: %v\n%s", args, err, out)
-	}
+	out, err := exec.Command(programs.Path("konnectivity"), args...).CombinedOutput()
+	testutil.Requires(t, err == nil, "konnectivity %v: %v\n%s", args, err, out)
 }

@@ -75,20 +75,16 @@ func TestPoliciesMeanTheServer(t *testing.T) {
 			"pods that the disruption budget selects")
 	}
 	policies := each[networkingv1.NetworkPolicy](hosted)
-	if len(policies) != 1 || len(selects(t, server, selectorOf(t, policies[0].Spec.PodSelector))) != 1 {
-		t.Fatalf("%d network policies, or one that selects nothing", len(policies))
-	}
+	testutil.Requires(t, len(policies) == 1 && len(selects(t, server, selectorOf(t, policies[0].Spec.PodSelector))) == 1,
+		"%d network policies, or one that selects nothing", len(policies))
 	for _, rule := range policies[0].Spec.Ingress {
 		for _, port := range rule.Ports {
 			testutil.Holds(t, hasPort(server[0], port.Port.StrVal),
 				"the network policy is about port %s, which the server has not", port.Port.StrVal)
 			own := len(rule.From) == 1 && rule.From[0].PodSelector != nil && rule.From[0].NamespaceSelector == nil
-			if port.Port.StrVal == "client" && !own {
-				t.Error("the port for clients is open to other namespaces")
-			}
-			if port.Port.StrVal == "peer" && (!own || len(selects(t, server, selectorOf(t, *rule.From[0].PodSelector))) != 1) {
-				t.Error("the port for other servers is not open to those alone")
-			}
+			testutil.Holds(t, port.Port.StrVal != "client" || own, "the port for clients is open to other namespaces")
+			testutil.Holds(t, port.Port.StrVal != "peer" || own && len(selects(t, server, selectorOf(t, *rule.From[0].PodSelector))) == 1,
+				"the port for other servers is not open to those alone")
 		}
 	}
 }
@@ -168,9 +164,8 @@ func checkTwin(t *testing.T, c *certmanager.Certificate, secret map[string][]byt
 	testutil.Holds(t, len(roles) == 1 && slices.Equal(roles, c.Spec.URIs),
 		"%s: URIs %q by cert-manager, %q by hand", c.Name, c.Spec.URIs, roles)
 	for _, name := range c.Spec.DNSNames {
-		if !strings.HasSuffix(name, "example.com") && pair.Leaf.VerifyHostname(name) != nil {
-			t.Errorf("%s: %s is in it by cert-manager only", c.Name, name)
-		}
+		testutil.Holds(t, strings.HasSuffix(name, "example.com") || pair.Leaf.VerifyHostname(name) == nil,
+			"%s: %s is in it by cert-manager only", c.Name, name)
 	}
 }
 
@@ -193,9 +188,8 @@ func TestVolumesHaveSources(t *testing.T) {
 		}
 		for _, c := range append(p.beside(), p.spec.Containers...) {
 			for _, m := range c.VolumeMounts {
-				if !slices.ContainsFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
-					t.Errorf("%s: %s mounts %s, which is no volume", p.folder, c.Name, m.Name)
-				}
+				testutil.Holds(t, slices.ContainsFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }),
+					"%s: %s mounts %s, which is no volume", p.folder, c.Name, m.Name)
 			}
 		}
 	}
@@ -268,15 +262,13 @@ func TestServiceAccountsAndRoles(t *testing.T) {
 			return slices.ContainsFunc(accounts, func(a *corev1.ServiceAccount) bool { return a.Name == name && a.Namespace == namespace })
 		}
 		for _, p := range pods(folder, objects) {
-			if p.spec.ServiceAccountName != "" && !has(p.spec.ServiceAccountName, p.namespace) {
-				t.Errorf("%s: no service account %s", folder, p.spec.ServiceAccountName)
-			}
+			testutil.Holds(t, p.spec.ServiceAccountName == "" || has(p.spec.ServiceAccountName, p.namespace),
+				"%s: no service account %s", folder, p.spec.ServiceAccountName)
 		}
 		for _, b := range each[rbacv1.RoleBinding](objects) {
 			for _, s := range b.Subjects {
-				if s.Kind == "ServiceAccount" && !has(s.Name, s.Namespace) {
-					t.Errorf("%s: %s is bound to no service account %s/%s", folder, b.Name, s.Namespace, s.Name)
-				}
+				testutil.Holds(t, s.Kind != "ServiceAccount" || has(s.Name, s.Namespace),
+					"%s: %s is bound to no service account %s/%s", folder, b.Name, s.Namespace, s.Name)
 			}
 			if !slices.ContainsFunc(each[rbacv1.Role](objects), func(r *rbacv1.Role) bool { return r.Name == b.RoleRef.Name && r.Namespace == b.Namespace }) {
 				t.Errorf("%s: %s is bound to no role", folder, b.Name)
@@ -328,9 +320,8 @@ func TestClientsKnowTheServer(t *testing.T) {
 func clusterEgress(t *testing.T, data []byte) *egress.Transport {
 	t.Helper()
 	var config egress.EgressSelectorConfiguration
-	if err := strict(data, &config); err != nil || config.APIVersion != egress.SchemeGroupVersion.String() {
-		t.Fatalf("%s: %v", config.APIVersion, err)
-	}
+	err := strict(data, &config)
+	testutil.Requires(t, err == nil && config.APIVersion == egress.SchemeGroupVersion.String(), "%s: %v", config.APIVersion, err)
 	for _, s := range config.EgressSelections {
 		if s.Name == "cluster" {
 			return s.Connection.Transport
@@ -344,9 +335,8 @@ func TestEgressSelectorOfTheHosted(t *testing.T) {
 	p, server := only(t, "server/hosted")
 	config := testutil.Must(p.configMap("konnectivity-egress-selector"))(t)
 	tcp := clusterEgress(t, []byte(config["egress-selector-configuration.yaml"])).TCP
-	if u, err := url.Parse(tcp.URL); err != nil || u.Host != "konnectivity-server-local:"+argument(server, "server-port") {
-		t.Errorf("url %s, %v", tcp.URL, err)
-	}
+	u, err := url.Parse(tcp.URL)
+	testutil.Holds(t, err == nil && u.Host == "konnectivity-server-local:"+argument(server, "server-port"), "url %s, %v", tcp.URL, err)
 	files := []string{tcp.TLSConfig.CABundle, tcp.TLSConfig.ClientCert, tcp.TLSConfig.ClientKey}
 	for i, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
 		testutil.Equal(t, filepath.Base(files[i]), name, "a file of the secret")
@@ -363,9 +353,8 @@ func TestEgressSelectorOfTheStaticPod(t *testing.T) {
 		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path })
 	}
 	config := c.Command[len(c.Command)-1]
-	if file, ok := strings.CutPrefix(config, "--egress-selector-config-file="); !ok || !mounted(file) || !mounted(filepath.Dir(socket)) {
-		t.Errorf("kube-apiserver has %s and mounts %v", config, c.VolumeMounts)
-	}
+	file, ok := strings.CutPrefix(config, "--egress-selector-config-file=")
+	testutil.Holds(t, ok && mounted(file) && mounted(filepath.Dir(socket)), "kube-apiserver has %s and mounts %v", config, c.VolumeMounts)
 }
 
 // checkOwnNamespace fails if a monitor looks beyond its own: what it finds there would be scraped

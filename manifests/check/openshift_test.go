@@ -41,9 +41,8 @@ func TestOpenShiftChoosesUsers(t *testing.T) {
 			}
 			testutil.Equal(t, len(p.ours()), 1, "%s: our containers of %s", folder, p.name)
 			for _, c := range p.ours() {
-				if s := c.SecurityContext; s.RunAsUser != nil || s.RunAsGroup != nil {
-					t.Errorf("%s: %s asks for a user or a group: %+v", folder, c.Name, s)
-				}
+				s := c.SecurityContext
+				testutil.Holds(t, s.RunAsUser == nil && s.RunAsGroup == nil, "%s: %s asks for a user or a group: %+v", folder, c.Name, s)
 			}
 		}
 	}
@@ -93,9 +92,8 @@ func TestNamespacesAdmitPods(t *testing.T) {
 			why := refused(want, p)
 			testutil.Holds(t, why == "", "%s: %s is refused by %s: %s", folder, p.name, want, why)
 			for _, level := range []podsecurity.Level{podsecurity.LevelBaseline, podsecurity.LevelRestricted} {
-				if podsecurity.CompareLevels(level, want) > 0 && refused(level, p) == "" {
-					t.Errorf("%s: %s is admitted by %s, too", folder, p.name, level)
-				}
+				testutil.Holds(t, podsecurity.CompareLevels(level, want) <= 0 || refused(level, p) != "",
+					"%s: %s is admitted by %s, too", folder, p.name, level)
 			}
 		}
 	}

@@ -184,9 +184,8 @@ func checkPorts(t *testing.T, p pod, c corev1.Container) {
 			"%s: %s declares port %s, and no flag opens it", p.folder, c.Name, number)
 		for _, other := range p.spec.Containers {
 			for _, o := range other.Ports {
-				if other.Name != c.Name && (o.ContainerPort == port.ContainerPort || o.Name == port.Name) {
-					t.Errorf("%s: %s and %s both have port %s", p.folder, c.Name, other.Name, number)
-				}
+				testutil.Holds(t, other.Name == c.Name || o.ContainerPort != port.ContainerPort && o.Name != port.Name,
+					"%s: %s and %s both have port %s", p.folder, c.Name, other.Name, number)
 			}
 		}
 	}

@@ -64,9 +64,8 @@ func (d dashboard) expressions() (all []string) {
 func TestDashboardPanels(t *testing.T) {
 	ids := map[int]bool{}
 	for _, p := range readDashboard(t).Panels {
-		if ids[p.ID] || p.Title == "" || p.GridPos.X+p.GridPos.W > 24 || p.Type != "row" && len(p.Targets) == 0 {
-			t.Errorf("panel %d %q is not one", p.ID, p.Title)
-		}
+		testutil.Holds(t, !ids[p.ID] && p.Title != "" && p.GridPos.X+p.GridPos.W <= 24 && (p.Type == "row" || len(p.Targets) != 0),
+			"panel %d %q is not one", p.ID, p.Title)
 		ids[p.ID] = true
 		for _, target := range p.Targets {
 			if unit := p.FieldConfig.Defaults.Unit; strings.HasSuffix(unit, "ps") && !strings.Contains(target.Expr, "rate(") {
@@ -104,9 +103,8 @@ func TestMetricsExist(t *testing.T) {
 		for _, prefix := range metricPrefixes {
 			bare = strings.TrimPrefix(bare, prefix)
 		}
-		if !strings.Contains(sources, `"`+bare+`"`) && !strings.Contains(sources, `"`+whole+`"`) {
-			t.Errorf("no program has a metric %s", name)
-		}
+		testutil.Holds(t, strings.Contains(sources, `"`+bare+`"`) || strings.Contains(sources, `"`+whole+`"`),
+			"no program has a metric %s", name)
 	}
 }
 
@@ -135,9 +133,8 @@ func TestEveryAlertIsExplainedAndTested(t *testing.T) {
 		for _, r := range g.Rules {
 			testutil.Contains(t, string(manual), "### "+r.Alert+"\n", "docs/operations.md")
 			testutil.Contains(t, string(tests), "alertname: "+r.Alert+"\n", "rules_test.yaml")
-			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || r.Labels["severity"] == "" {
-				t.Errorf("%s lacks a summary, a description or a severity", r.Alert)
-			}
+			testutil.Holds(t, r.Annotations["summary"] != "" && r.Annotations["description"] != "" && r.Labels["severity"] != "",
+				"%s lacks a summary, a description or a severity", r.Alert)
 		}
 	}
 }
@@ -161,9 +158,8 @@ func TestPromtool(t *testing.T) {
 	for _, args := range [][]string{{"check", "rules", "rules.generated.yaml"}, {"check", "rules", "dashboard.yaml"}, {"test", "rules", "rules_test.yaml"}} {
 		run := exec.Command(*promtool, args...)
 		run.Dir = dir
-		if out, err := run.CombinedOutput(); err != nil {
-			t.Errorf("promtool %v: %v\n%s", args, err, out)
-		}
+		out, err := run.CombinedOutput()
+		testutil.Holds(t, err == nil, "promtool %v: %v\n%s", args, err, out)
 	}
 }
 

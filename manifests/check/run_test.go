@@ -253,9 +253,7 @@ func TestServersAndAgentsRun(t *testing.T) {
 		if c.ReadinessProbe != nil {
 			w.ready(s.Process, c.ReadinessProbe, s.HealthPort)
 		}
-		if s.UDS != "" && suite.WaitListening(s.Process, "unix", s.UDS) != nil {
-			t.Errorf("%s does not listen on %s", p.folder, s.UDS)
-		}
+		testutil.Holds(t, s.UDS == "" || suite.WaitListening(s.Process, "unix", s.UDS) == nil, "%s does not listen on %s", p.folder, s.UDS)
 		for _, process := range slices.Backward(w.suite.Processes()) {
 			w.stop(process)
 		}

@@ -82,9 +82,8 @@ func TestSharedServer(t *testing.T) {
 		testutil.AtLeast(t, deployment.MinReadySeconds, 20,
 			"%s: seconds from one server to the next, in which agents find the first", folder)
 		scaler := one[autoscalingv2.HorizontalPodAutoscaler](t, objects, "konnectivity-server").Spec
-		if scaler.ScaleTargetRef.Name != server.name || *scaler.MinReplicas < 3 || c.Resources.Requests.Cpu().IsZero() {
-			t.Errorf("%s: the autoscaler is %+v", folder, scaler)
-		}
+		testutil.Holds(t, scaler.ScaleTargetRef.Name == server.name && *scaler.MinReplicas >= 3 && !c.Resources.Requests.Cpu().IsZero(),
+			"%s: the autoscaler is %+v", folder, scaler)
 		for _, m := range scaler.Metrics {
 			if r := m.Resource; r.Name == corev1.ResourceMemory {
 				if target := r.Target.AverageValue.Value(); target < atRest || target > budget(t, c) {
@@ -119,9 +118,8 @@ func TestTenantService(t *testing.T) {
 	service := one[corev1.Service](t, build(t, "shared/tenant"), tenant)
 	server := pods("shared/server", build(t, "shared/server"))
 	found := selects(t, server, labels.SelectorFromSet(service.Spec.Selector))
-	if p := service.Spec.Ports[0]; len(found) != 1 || portNamed(found[0].ours()[0], p.TargetPort.StrVal) != p.Port {
-		t.Errorf("it leads to %v", found)
-	}
+	p := service.Spec.Ports[0]
+	testutil.Holds(t, len(found) == 1 && portNamed(found[0].ours()[0], p.TargetPort.StrVal) == p.Port, "it leads to %v", found)
 	text := testutil.Must(os.ReadFile(filepath.Join(manifests, "shared/README.md")))(t)
 	for _, want := range []string{"--tenant=" + tenant + " ", "--server-name=" + service.Name + ".konnectivity.svc ", "--clients-at=" + service.Name + ".konnectivity.svc:8090"} {
 		testutil.Contains(t, string(text), want, "the README")
@@ -141,9 +139,8 @@ func TestSharedServerOfSecrets(t *testing.T) {
 		t.Error("tenants are mounted")
 	}
 	role := one[rbacv1.Role](t, objects, "konnectivity-server-tenants")
-	if want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list", "watch"}}}; !reflect.DeepEqual(role.Rules, want) {
-		t.Errorf("it may %+v", role.Rules)
-	}
+	want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list", "watch"}}}
+	testutil.Holds(t, reflect.DeepEqual(role.Rules, want), "it may %+v", role.Rules)
 	binding := one[rbacv1.RoleBinding](t, objects, "konnectivity-server-tenants")
 	if binding.RoleRef.Name != role.Name || len(binding.Subjects) != 1 || binding.Subjects[0].Name != found[0].spec.ServiceAccountName {
 		t.Errorf("it is bound as %+v", binding)

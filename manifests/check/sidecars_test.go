@@ -235,7 +235,5 @@ func TestRedirectingArguments(t *testing.T) {
 	c := redirector(t, pods(proxyless, build(t, proxyless))[0])
 	args := append([]string{"--net", programs.Path(program(t, c))}, c.Args...)
 	out, err := exec.Command("unshare", args...).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "now go to port "+argument(c, "transparent-port")) {
-		t.Errorf("%v: %s", err, out)
-	}
+	testutil.Holds(t, err == nil && strings.Contains(string(out), "now go to port "+argument(c, "transparent-port")), "%v: %s", err, out)
 }

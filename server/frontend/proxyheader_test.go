@@ -118,7 +118,7 @@ func TestProxyHeadersInPieces(t *testing.T) {
 
 // A trusted address has to send a header that can be read, and is told nothing.
 func TestProxyHeadersAreRequired(t *testing.T) {
-	for name, sent := range map[string]string{
+	testutil.Each(t, map[string]string{
 		"TLS":               "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 		"nonsense":          "hello, is anybody there?\r\n",
 		"nearly version 1":  "PROXYTCP4 192.0.2.7 203.0.113.1 4711 8091\r\n",
@@ -133,18 +133,16 @@ func TestProxyHeadersAreRequired(t *testing.T) {
 		"too short":         signature + "\x21\x11\x00\x04\x00\x00\x00\x00",
 		"longer than ever":  signature + "\x21\x11\xff\xff" + strings.Repeat("\x00", 12),
 		"no known protocol": signature + "\x21\x00\x00\x00",
-	} {
-		t.Run(name, func(t *testing.T) {
-			log, lines := logtest.NewNullLogger()
-			r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.Log, c.handshakeTimeout = log, time.Hour })
-			c := r.raw()
-			_, _ = io.WriteString(c, sent)
-			closed(t, c)
-			testutil.Eventually(t, "it is counted", func() bool { return r.count("proxy") == 1 })
-			line := lines.LastEntry()
-			testutil.Holds(t, line != nil && strings.Contains(line.Message, "PROXY protocol header"), "the log says %v", line)
-		})
-	}
+	}, func(t *testing.T, sent string) {
+		log, lines := logtest.NewNullLogger()
+		r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.Log, c.handshakeTimeout = log, time.Hour })
+		c := r.raw()
+		_, _ = io.WriteString(c, sent)
+		closed(t, c)
+		testutil.Eventually(t, "it is counted", func() bool { return r.count("proxy") == 1 })
+		line := lines.LastEntry()
+		testutil.Holds(t, line != nil && strings.Contains(line.Message, "PROXY protocol header"), "the log says %v", line)
+	})
 }
 
 // A load balancer that looks whether the port is open is no news.

@@ -209,23 +209,21 @@ func TestABundleThatIsCutShortIsNoSmallerBundle(t *testing.T) {
 }
 
 func TestATenantWithoutItsCAIsRefused(t *testing.T) {
-	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
-		t.Run(file, func(t *testing.T) {
-			w, d := newDirOf(t)
-			served := w.state(d, "a").Since
-			testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", file)))
-			d.Look()
-			w.finds(d, "a.example", "a")
-			d.Look()
-			since := w.state(d, "a").Since
-			testutil.Holds(t, since.After(served), "it is refused since %v, and was served since %v", since, served)
-			w.finds(d, "a.example", "refused")
-			w.is(d, "a", StateBroken, file+": ")
-			w.tenant("a", "a.example")
-			d.Look()
-			w.finds(d, "a.example", "a")
-		})
-	}
+	testutil.EachOf(t, []string{AgentsCAFile, ClientsCAFile, SettingsFile}, func(t *testing.T, file string) {
+		w, d := newDirOf(t)
+		served := w.state(d, "a").Since
+		testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", file)))
+		d.Look()
+		w.finds(d, "a.example", "a")
+		d.Look()
+		since := w.state(d, "a").Since
+		testutil.Holds(t, since.After(served), "it is refused since %v, and was served since %v", since, served)
+		w.finds(d, "a.example", "refused")
+		w.is(d, "a", StateBroken, file+": ")
+		w.tenant("a", "a.example")
+		d.Look()
+		w.finds(d, "a.example", "a")
+	})
 }
 
 const tokensSpec = "serverNames: [a.example]\ntokens: {kubeconfig: kubeconfig, namespace: ns, serviceAccount: sa, audience: u}\n"
@@ -492,7 +490,7 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 		t.Helper()
 		testutil.NoError(t, os.Chtimes(path, time.Time{}, old))
 	}
-	for what, change := range map[string]func(w *world, folder string) error{
+	testutil.Each(t, map[string]func(w *world, folder string) error{
 		"a file was written": func(w *world, folder string) error {
 			w.put(name, SettingsFile, "serverNames: [b.example]")
 			return nil
@@ -523,19 +521,17 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 			w.aged(filepath.Join(w.path, "b"))
 			return errors.Join(os.Rename(folder, folder+"2"), os.Rename(filepath.Join(w.path, "b"), folder))
 		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			w := newWorld(t)
-			w.tenant(name, "a.example")
-			folder := filepath.Join(w.path, name)
-			w.aged(folder)
-			d := w.open()
-			read := d.entries[name].stamp
-			testutil.Requires(t, read != nil && d.source.still(name, read, true), "it is opened though nothing has changed")
-			testutil.NoError(t, change(w, folder))
-			testutil.Holds(t, !d.source.still(name, read, true), "it is not opened")
-		})
-	}
+	}, func(t *testing.T, change func(w *world, folder string) error) {
+		w := newWorld(t)
+		w.tenant(name, "a.example")
+		folder := filepath.Join(w.path, name)
+		w.aged(folder)
+		d := w.open()
+		read := d.entries[name].stamp
+		testutil.Requires(t, read != nil && d.source.still(name, read, true), "it is opened though nothing has changed")
+		testutil.NoError(t, change(w, folder))
+		testutil.Holds(t, !d.source.still(name, read, true), "it is not opened")
+	})
 }
 
 // A link that leads nowhere may lead somewhere at the next look, of which the
@@ -666,21 +662,19 @@ func (s flakyStore) stamp(now time.Time) (stamp, error) {
 
 // A folder that could not be looked at for a moment is as it was at the next look.
 func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
-	for what, fails := range map[string]flaky{"open": {opening: syscall.EIO}, "list": {listing: syscall.EMFILE}} {
-		t.Run(what, func(t *testing.T) {
-			w := newWorld(t, "a")
-			w.aged(filepath.Join(w.path, "a"))
-			d := w.open()
-			good := d.source
-			fails.source = good
-			d.source = &fails
-			d.Look()
-			w.is(d, "a", StateStale, "")
-			d.source = good
-			d.Look()
-			w.is(d, "a", StateServing, "")
-		})
-	}
+	testutil.Each(t, map[string]flaky{"open": {opening: syscall.EIO}, "list": {listing: syscall.EMFILE}}, func(t *testing.T, fails flaky) {
+		w := newWorld(t, "a")
+		w.aged(filepath.Join(w.path, "a"))
+		d := w.open()
+		good := d.source
+		fails.source = good
+		d.source = &fails
+		d.Look()
+		w.is(d, "a", StateStale, "")
+		d.source = good
+		d.Look()
+		w.is(d, "a", StateServing, "")
+	})
 }
 
 // restless is a source whose folders change while they are read.
@@ -725,41 +719,39 @@ func TestOneThatIsBackIsNotGone(t *testing.T) {
 func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 	digest := func(text string) admin.TokenDigest { return testutil.Must(admin.ParseToken([]byte(text)))(t) }
 	first, second := strings.Repeat("first", 8), strings.Repeat("second", 8)
-	for what, spoil := range map[string]func(w *world){
+	testutil.Each(t, map[string]func(w *world){
 		"settings": func(w *world) { w.put("a", SettingsFile, "x: 1") },
 		"CA":       func(w *world) { w.put("a", ClientsCAFile, "nothing") },
 		"name":     func(w *world) { w.put("a", SettingsFile, "serverNames: [b.example]") },
-	} {
-		t.Run(what, func(t *testing.T) {
-			w := newWorld(t, "a", "b")
-			w.put("a", ReaderFile, first)
-			d := w.open()
-			shows := func(when, token string, want bool) {
-				t.Helper()
-				got := d.Table().Reader(digest(token))
-				testutil.Holds(t, got == map[bool]string{true: "a"}[want], "%s, %.6s shows %q", when, token, got)
-				w.finds(d, "a.example", "a")
-			}
-			shows("at first", first, true)
-			spoil(w)
-			w.put("a", ReaderFile, "too short")
-			d.Look()
-			shows("with a wrong one", first, true)
-			w.put("a", ReaderFile, second)
-			d.Look()
-			shows("changed", first, false)
-			shows("changed", second, true)
-			testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", ReaderFile)))
-			d.Look()
-			shows("removed", second, false)
-			w.is(d, "a", StateStale, "")
-			w.put("a", ReaderFile, first)
-			w.tenant("a", "a.example")
-			d.Look()
-			shows("in order", first, true)
-			w.is(d, "a", StateServing, "")
-		})
-	}
+	}, func(t *testing.T, spoil func(w *world)) {
+		w := newWorld(t, "a", "b")
+		w.put("a", ReaderFile, first)
+		d := w.open()
+		shows := func(when, token string, want bool) {
+			t.Helper()
+			got := d.Table().Reader(digest(token))
+			testutil.Holds(t, got == map[bool]string{true: "a"}[want], "%s, %.6s shows %q", when, token, got)
+			w.finds(d, "a.example", "a")
+		}
+		shows("at first", first, true)
+		spoil(w)
+		w.put("a", ReaderFile, "too short")
+		d.Look()
+		shows("with a wrong one", first, true)
+		w.put("a", ReaderFile, second)
+		d.Look()
+		shows("changed", first, false)
+		shows("changed", second, true)
+		testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", ReaderFile)))
+		d.Look()
+		shows("removed", second, false)
+		w.is(d, "a", StateStale, "")
+		w.put("a", ReaderFile, first)
+		w.tenant("a", "a.example")
+		d.Look()
+		shows("in order", first, true)
+		w.is(d, "a", StateServing, "")
+	})
 }
 
 // A token shows a tenant only while that is served.
@@ -773,8 +765,7 @@ func TestTheTokenOfOneThatIsNotServedShowsNothing(t *testing.T) {
 		testutil.Equal(t, d.Table().Reader(testutil.Must(admin.ParseToken([]byte(token)))(t)), want, "it shows")
 	}
 	shows("a")
-	settings := filepath.Join(w.path, "a", SettingsFile)
-	testutil.NoError(t, os.Remove(settings))
+	testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", SettingsFile)))
 	d.Look()
 	d.Look()
 	w.is(d, "a", StateBroken, "")

@@ -245,8 +245,7 @@ func TestHandshakeRefusesInjection(t *testing.T) {
 			got, _ := io.ReadAll(c)
 			testutil.Equal(t, string(got), "", "what was sent")
 		})
-		err := testutil.Err(Handshake(testutil.Context(t), c, req))
-		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "%+v", req)
+		testutil.Equal(t, tunnel.FailureOf(testutil.Err(Handshake(testutil.Context(t), c, req))), tunnel.FailBadAddress, "%+v", req)
 	}
 }
 

@@ -47,36 +47,34 @@ func offWire() *Stream {
 // What comes on one stream is passed on to the other, whether it came before Join or comes after.
 func TestJoinedStreamsShareTheirFate(t *testing.T) {
 	const far = 20 << 10
-	for name, before := range map[string]bool{"before": true, "after": false} {
-		t.Run(name, func(t *testing.T) {
-			a, b, over, left := offWire(), offWire(), offWire(), offWire()
-			cause := &tunnel.ResetError{Code: tunnel.CodeMemory}
-			over.state = halfClosedRemote
-			if !before {
-				Join(a, b)
-				Join(over, left)
-			}
-			r := frameReader{ses: a.ses}
-			a.ses.mu.Lock()
-			r.handleAckUnlocked(a, Ack{Offset: 7, Big: true})
-			r.handleCreditUnlocked(a, far)
-			testutil.NoError(t, r.handleMoveUnlocked(header{typ: frameMove, stream: 1}))
-			a.ses.mu.Unlock()
-			over.ses.mu.Lock()
-			over.loseLocked(cause)
-			over.ses.mu.Unlock()
-			if before {
-				Join(a, b)
-				Join(over, left)
-			}
-			over.ses.wg.Wait()
-			testutil.Equal(t, b.send.out.ack, Ack{Offset: 7, Big: true}, "the acknowledgement")
-			testutil.Equal(t, b.recv.credit.bound, far+lead, "what the peer may send")
-			testutil.Equal(t, b.send.out.move && !a.send.out.move, true, "it is asked to move, and the other is not")
-			testutil.Equal(t, left.carrier.behind.Code, cause.Code, "what it is reset with once it has ended")
-			testutil.Equal(t, over.carrier.behind == nil, true, "nothing comes back")
-		})
-	}
+	testutil.Each(t, map[string]bool{"before": true, "after": false}, func(t *testing.T, before bool) {
+		a, b, over, left := offWire(), offWire(), offWire(), offWire()
+		cause := &tunnel.ResetError{Code: tunnel.CodeMemory}
+		over.state = halfClosedRemote
+		if !before {
+			Join(a, b)
+			Join(over, left)
+		}
+		r := frameReader{ses: a.ses}
+		a.ses.mu.Lock()
+		r.handleAckUnlocked(a, Ack{Offset: 7, Big: true})
+		r.handleCreditUnlocked(a, far)
+		testutil.NoError(t, r.handleMoveUnlocked(header{typ: frameMove, stream: 1}))
+		a.ses.mu.Unlock()
+		over.ses.mu.Lock()
+		over.loseLocked(cause)
+		over.ses.mu.Unlock()
+		if before {
+			Join(a, b)
+			Join(over, left)
+		}
+		over.ses.wg.Wait()
+		testutil.Equal(t, b.send.out.ack, Ack{Offset: 7, Big: true}, "the acknowledgement")
+		testutil.Equal(t, b.recv.credit.bound, far+lead, "what the peer may send")
+		testutil.Equal(t, b.send.out.move && !a.send.out.move, true, "it is asked to move, and the other is not")
+		testutil.Equal(t, left.carrier.behind.Code, cause.Code, "what it is reset with once it has ended")
+		testutil.Equal(t, over.carrier.behind == nil, true, "nothing comes back")
+	})
 }
 
 // A stream whose window has grown is not bound by what the other may send any more.

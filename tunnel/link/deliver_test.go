@@ -89,25 +89,23 @@ func pumps() int {
 // spares the relay which writes to it.
 func TestWrappedSocketsTakeBytesOnTheSpot(t *testing.T) {
 	noLeaks(t)
-	for name, wrap := range map[string]func(tunnel.Conn) tunnel.Conn{
+	testutil.Each(t, map[string]func(tunnel.Conn) tunnel.Conn{
 		"bare":       func(c tunnel.Conn) tunnel.Conn { return c },
 		"read ahead": func(c tunnel.Conn) tunnel.Conn { return tunnel.Unread(c, []byte("ahead")) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			here, there := tcpPair(t)
-			dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-				return wrap(tunnel.Wrap(here)), nil
-			})
-			near, far := tcpPair(t)
-			r := newRig(t, link.Buffered(near), far, true, link.Config{Handler: &tunnel.Forwarder{Dialer: dialer}})
-			defer r.end()
-			r.open(2, "x:1")
-			r.send(frame{tData, 0, 2, []byte("ping")})
-			given(t, there, "ping")
-			testutil.Eventually(t, "one goroutine, which waits for the socket", func() bool { return pumps() == 1 })
-			_ = there.Close()
+	}, func(t *testing.T, wrap func(tunnel.Conn) tunnel.Conn) {
+		here, there := tcpPair(t)
+		dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			return wrap(tunnel.Wrap(here)), nil
 		})
-	}
+		near, far := tcpPair(t)
+		r := newRig(t, link.Buffered(near), far, true, link.Config{Handler: &tunnel.Forwarder{Dialer: dialer}})
+		defer r.end()
+		r.open(2, "x:1")
+		r.send(frame{tData, 0, 2, []byte("ping")})
+		given(t, there, "ping")
+		testutil.Eventually(t, "one goroutine, which waits for the socket", func() bool { return pumps() == 1 })
+		_ = there.Close()
+	})
 }
 
 // given wants a socket to read the bytes of want.

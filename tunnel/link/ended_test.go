@@ -40,7 +40,7 @@ func (a *acceptor) Serve(_ context.Context, f *tunnel.Flow, answer tunnel.Answer
 // does not acknowledge costs it as much as an open one.
 func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
 	const n, each = 50, 10 << 10
-	for how, settle := range map[string]func(opened []*link.Stream, far *acceptor, all []*link.Session){
+	testutil.EachInBubble(t, map[string]func(opened []*link.Stream, far *acceptor, all []*link.Session){
 		"acknowledged": func(opened []*link.Stream, far *acceptor, _ []*link.Session) {
 			for i, st := range opened {
 				st.Acknowledge(link.Ack{Offset: 1, End: true})
@@ -54,21 +54,19 @@ func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
 		},
 		"its link is lost":  func(_ []*link.Stream, _ *acceptor, all []*link.Session) { _ = all[0].Close() },
 		"the other is lost": func(_ []*link.Stream, _ *acceptor, all []*link.Session) { _ = all[3].Close() },
-	} {
-		testutil.Bubble(t, how, func(t *testing.T) {
-			budget, far := link.NewBudget(64<<20), &acceptor{}
-			all := between(t, resumes, budget, far, joinedTo)
-			opened := thatEnded(t, all[0], n)
-			time.Sleep(time.Minute)
-			testutil.Equal(t, budget.Used(), n*each, "bytes of %d that have ended", n)
-			settle(opened, far, all)
-			synctest.Wait()
-			testutil.Equal(t, budget.Used(), 0, "bytes held for nothing")
-			for _, s := range all {
-				_ = s.Close()
-			}
-		})
-	}
+	}, func(t *testing.T, settle func(opened []*link.Stream, far *acceptor, all []*link.Session)) {
+		budget, far := link.NewBudget(64<<20), &acceptor{}
+		all := between(t, resumes, budget, far, joinedTo)
+		opened := thatEnded(t, all[0], n)
+		time.Sleep(time.Minute)
+		testutil.Equal(t, budget.Used(), n*each, "bytes of %d that have ended", n)
+		settle(opened, far, all)
+		synctest.Wait()
+		testutil.Equal(t, budget.Used(), 0, "bytes held for nothing")
+		for _, s := range all {
+			_ = s.Close()
+		}
+	})
 }
 
 // Where a peer acknowledges nothing, memory for its clients does not run out: once it is

@@ -54,9 +54,7 @@ func (s *shaking) failed() (time.Duration, error) {
 }
 
 func bothRoles(t *testing.T, test func(t *testing.T, initiator bool)) {
-	for name, initiator := range map[string]bool{"accept": false, "connect": true} {
-		testutil.Bubble(t, name, func(t *testing.T) { test(t, initiator) })
-	}
+	testutil.EachInBubble(t, map[string]bool{"accept": false, "connect": true}, func(t *testing.T, initiator bool) { test(t, initiator) })
 }
 
 // What comes instead of HELLO is a violation, and HELLO has to be there within 10 s.
@@ -116,8 +114,7 @@ func TestHandshakeWithAPeerThatDoesNotRead(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
 		start := time.Now()
-		err := testutil.Err(link.Connect(t.Context(), near, link.Config{}))
-		testutil.ErrorIs(t, err, context.DeadlineExceeded, "the error")
+		testutil.ErrorIs(t, testutil.Err(link.Connect(t.Context(), near, link.Config{})), context.DeadlineExceeded, "the error")
 		testutil.AtMost(t, time.Since(start), 12*time.Second, "time that it took")
 	})
 }

@@ -129,7 +129,7 @@ func (p *rawPeer) sendQuietly(f frame) bool {
 // A peer lives that never answers a PING but says something now and then, and so does one behind
 // a slow wire that is filled by bulk, since it reads on.
 func TestLivePeers(t *testing.T) {
-	for name, peer := range map[string]func(s *still){
+	testutil.EachInBubble(t, map[string]func(s *still){
 		"only speaks": func(s *still) {
 			s.wg.Go(s.drain)
 			for s.sendQuietly(frame{tInfo, 0, 0, nil}) {
@@ -148,21 +148,19 @@ func TestLivePeers(t *testing.T) {
 				_, err = s.conn.Read(buf)
 			}
 		},
-	} {
-		testutil.Bubble(t, name, func(t *testing.T) {
-			s := newStill(t, 1)
-			s.wg.Go(func() { peer(s) })
-			time.Sleep(10 * time.Minute)
-			testutil.Succeeds(t, s.ses.Err(), "the link to a live peer")
-			testutil.Equal(t, s.ses.Streams(), 6, "streams")
-			_ = s.conn.Close()
-			_ = s.ses.Close()
-			for range 3 {
-				<-s.dials
-			}
-			s.wg.Wait()
-		})
-	}
+	}, func(t *testing.T, peer func(s *still)) {
+		s := newStill(t, 1)
+		s.wg.Go(func() { peer(s) })
+		time.Sleep(10 * time.Minute)
+		testutil.Succeeds(t, s.ses.Err(), "the link to a live peer")
+		testutil.Equal(t, s.ses.Streams(), 6, "streams")
+		_ = s.conn.Close()
+		_ = s.ses.Close()
+		for range 3 {
+			<-s.dials
+		}
+		s.wg.Wait()
+	})
 }
 
 // A session that accepted a link leaves the pings to its peer, but for the round trip,

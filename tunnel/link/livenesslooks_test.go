@@ -22,7 +22,7 @@ func TestLivenessCountsLooks(t *testing.T) {
 	busy := func(after float64, writes uint64, dead bool) look {
 		return look{after: after, heard: 0, writes: writes, writing: true, dead: dead}
 	}
-	for name, looks := range map[string][]look{
+	testutil.Each(t, map[string][]look{
 		"silent":                     {idle(5, none, false), idle(5, none, false), idle(5, none, true)},
 		"heard of early in a step":   {idle(5, 4.9, false), idle(5, none, false), idle(5, none, false), idle(0.1, none, true)},
 		"heard of now and then":      {idle(5, none, false), idle(5, none, false), idle(5, 1, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
@@ -35,19 +35,17 @@ func TestLivenessCountsLooks(t *testing.T) {
 		"takes little":               {busy(5, 0, false), busy(5, 0, false), busy(5, 1, false), busy(5, 1, false), busy(5, 1, false), busy(5, 1, true)},
 		"asleep while it writes":     {busy(5, 0, false), busy(5, 0, false), busy(60, 0, false), busy(1, 1, false), busy(5, 1, false)},
 		"starved, and takes nothing": {busy(20, 0, false), busy(20, 0, false), busy(20, 0, false), busy(20, 0, true)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			now := time.Unix(1000, 0)
-			l := liveness{Silence: NewSilence(5*time.Second, 15*time.Second, now), heard: now}
-			for i, step := range looks {
-				now = now.Add(time.Duration(step.after * float64(time.Second)))
-				if step.heard >= 0 {
-					l.heard = now.Add(-time.Duration(step.heard * float64(time.Second)))
-				}
-				testutil.Equal(t, l.look(now, step.writes, step.writing), step.dead, "dead at look %d", i+1)
+	}, func(t *testing.T, looks []look) {
+		now := time.Unix(1000, 0)
+		l := liveness{Silence: NewSilence(5*time.Second, 15*time.Second, now), heard: now}
+		for i, step := range looks {
+			now = now.Add(time.Duration(step.after * float64(time.Second)))
+			if step.heard >= 0 {
+				l.heard = now.Add(-time.Duration(step.heard * float64(time.Second)))
 			}
-		})
-	}
+			testutil.Equal(t, l.look(now, step.writes, step.writing), step.dead, "dead at look %d", i+1)
+		}
+	})
 }
 
 // A silent peer is dead just when it may be, wherever between two looks it was heard last.

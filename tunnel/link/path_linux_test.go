@@ -24,35 +24,33 @@ func TestPathConnectsWhereLargePacketsAreLost(t *testing.T) {
 	t.Parallel()
 	ca := testutil.Must(pki.NewCA("test"))(t)
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "peer", DNS: []string{"peer"}, Server: true}))(t)
-	for name, under := range map[string]func(net.Conn) net.Conn{
+	testutil.Each(t, map[string]func(net.Conn) net.Conn{
 		"a socket":             func(c net.Conn) net.Conn { return c },
 		"a Conn":               func(c net.Conn) net.Conn { return tunnel.Wrap(c) },
 		"a buffer of a socket": Buffered,
 		"a buffer of a Conn":   func(c net.Conn) net.Conn { return Buffered(tunnel.Wrap(c)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := testutil.Narrow(t)
-			testutil.ServeOn(t, l, func(c *net.TCPConn) {
-				_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}).Handshake()
-			})
-			var p Path
-			dialer := net.Dialer{Control: p.Control}
-			connect := func(bound time.Duration) error {
-				ctx, cancel := context.WithTimeout(t.Context(), bound)
-				defer cancel()
-				raw := testutil.Must(dialer.DialContext(ctx, "tcp", l.Addr().String()))(t)
-				defer raw.Close()
-				return p.Secure(ctx, tls.Client(under(raw), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer"}))
-			}
-			began := time.Now()
-			err := connect(time.Minute)
-			_, unheard := errors.AsType[*UnheardError](err)
-			testutil.Equal(t, unheard && errors.Is(err, context.DeadlineExceeded), true, "the first says why: %v", err)
-			testutil.AtMost(t, time.Since(began), 30*time.Second, "it was given up after")
-			testutil.NoError(t, connect(30*time.Second))
+	}, func(t *testing.T, under func(net.Conn) net.Conn) {
+		t.Parallel()
+		l := testutil.Narrow(t)
+		testutil.ServeOn(t, l, func(c *net.TCPConn) {
+			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}).Handshake()
 		})
-	}
+		var p Path
+		dialer := net.Dialer{Control: p.Control}
+		connect := func(bound time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			defer cancel()
+			raw := testutil.Must(dialer.DialContext(ctx, "tcp", l.Addr().String()))(t)
+			defer raw.Close()
+			return p.Secure(ctx, tls.Client(under(raw), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer"}))
+		}
+		began := time.Now()
+		err := connect(time.Minute)
+		_, unheard := errors.AsType[*UnheardError](err)
+		testutil.Equal(t, unheard && errors.Is(err, context.DeadlineExceeded), true, "the first says why: %v", err)
+		testutil.AtMost(t, time.Since(began), 30*time.Second, "it was given up after")
+		testutil.NoError(t, connect(30*time.Second))
+	})
 }
 
 // The same where only what the peer sends is lost: its first segment is full, its last is not.
@@ -156,53 +154,51 @@ func TestSilentPeersAreNotUnheard(t *testing.T) {
 // that in doubt, and each side as it looks.
 func TestPacketsAreDividedOnceSegmentsAreSentAgain(t *testing.T) {
 	t.Parallel()
-	for what, cfg := range map[string]Config{
+	testutil.Each(t, map[string]Config{
 		"in doubt": {Hello: Hello{Features: []string{FeatureResume}}, PingInterval: time.Minute},
 		"a look":   {PingInterval: 100 * time.Millisecond},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			near, far := testutil.Pair(t)
-			taken := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-				near, far := net.Pipe()
-				go func() { _, _ = io.Copy(io.Discard, far) }()
-				return tunnel.Wrap(near), nil
-			})
-			accepted := make(chan *Session, 1)
-			go func() {
-				defer close(accepted)
-				if ses, err := Accept(context.Background(), far, Config{Hello: cfg.Hello, Handler: &tunnel.Forwarder{Dialer: taken}}); err == nil {
-					accepted <- ses
-				}
-			}()
-			ses := testutil.Must(Connect(t.Context(), near, cfg))(t)
-			peer := <-accepted
-			testutil.Requires(t, peer != nil, "the link is accepted")
-			defer func() { _, _ = ses.Close(), peer.Close() }()
-			c := testutil.Must(ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
-			raw := testutil.Must(near.SyscallConn())(t)
-			divided := func() bool {
-				how := 0
-				_ = raw.Control(func(fd uintptr) { how, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER) })
-				return how == unix.IP_PMTUDISC_DONT
-			}
-			testutil.NoError(t, receive(far, false))
-			testutil.Equal(t, divided(), false, "packets are divided at first")
-			testutil.Must(c.Write([]byte("lost")))(t)
-			ctx, cancel := context.WithCancel(t.Context())
-			dialed := make(chan struct{})
-			go func() { // again and again, as one that is doubted already is not anew
-				defer close(dialed)
-				for ctx.Err() == nil {
-					ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-					_, _ = ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1"))
-					cancel()
-				}
-			}()
-			testutil.Eventually(t, "packets to be divided", divided)
-			cancel()
-			<-dialed
-			testutil.NoError(t, receive(far, true))
+	}, func(t *testing.T, cfg Config) {
+		t.Parallel()
+		near, far := testutil.Pair(t)
+		taken := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			near, far := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, far) }()
+			return tunnel.Wrap(near), nil
 		})
-	}
+		accepted := make(chan *Session, 1)
+		go func() {
+			defer close(accepted)
+			if ses, err := Accept(context.Background(), far, Config{Hello: cfg.Hello, Handler: &tunnel.Forwarder{Dialer: taken}}); err == nil {
+				accepted <- ses
+			}
+		}()
+		ses := testutil.Must(Connect(t.Context(), near, cfg))(t)
+		peer := <-accepted
+		testutil.Requires(t, peer != nil, "the link is accepted")
+		defer func() { _, _ = ses.Close(), peer.Close() }()
+		c := testutil.Must(ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
+		raw := testutil.Must(near.SyscallConn())(t)
+		divided := func() bool {
+			how := 0
+			_ = raw.Control(func(fd uintptr) { how, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER) })
+			return how == unix.IP_PMTUDISC_DONT
+		}
+		testutil.NoError(t, receive(far, false))
+		testutil.Equal(t, divided(), false, "packets are divided at first")
+		testutil.Must(c.Write([]byte("lost")))(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		dialed := make(chan struct{})
+		go func() { // again and again, as one that is doubted already is not anew
+			defer close(dialed)
+			for ctx.Err() == nil {
+				ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+				_, _ = ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1"))
+				cancel()
+			}
+		}()
+		testutil.Eventually(t, "packets to be divided", divided)
+		cancel()
+		<-dialed
+		testutil.NoError(t, receive(far, true))
+	})
 }

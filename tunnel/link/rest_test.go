@@ -21,33 +21,31 @@ import (
 // has run TLS, and goes on as before when something comes. It fails where a new version of Go
 // has these elsewhere.
 func TestALinkRests(t *testing.T) {
-	for what, carries := range map[string]bool{"after the handshake": false, "after bulk": true} {
-		t.Run(what, func(t *testing.T) {
-			near, far := tlsPair(t)
-			before := link.TLSBuffers(far.(*tls.Conn))
-			testutil.Equal(t, slices.Contains(before, 0), false, "a buffer of none is left: %v", before)
-			cfg := link.Config{PingInterval: 50 * time.Millisecond, DeadAfter: patience}
-			serves := cfg
-			serves.Handler = &tunnel.Forwarder{Dialer: &destinations{}}
-			a, b := sessions(t, near, far, cfg, serves)
-			kept := near.(*tls.Conn).ConnectionState().PeerCertificates
-			testutil.Equal(t, len(kept), 0, "certificates that TLS keeps")
-			for range 2 {
-				if carries {
-					carry(t, a)
-				}
-				awaitRest(t)
+	testutil.Each(t, map[string]bool{"after the handshake": false, "after bulk": true}, func(t *testing.T, carries bool) {
+		near, far := tlsPair(t)
+		before := link.TLSBuffers(far.(*tls.Conn))
+		testutil.Equal(t, slices.Contains(before, 0), false, "a buffer of none is left: %v", before)
+		cfg := link.Config{PingInterval: 50 * time.Millisecond, DeadAfter: patience}
+		serves := cfg
+		serves.Handler = &tunnel.Forwarder{Dialer: &destinations{}}
+		a, b := sessions(t, near, far, cfg, serves)
+		kept := near.(*tls.Conn).ConnectionState().PeerCertificates
+		testutil.Equal(t, len(kept), 0, "certificates that TLS keeps")
+		for range 2 {
+			if carries {
+				carry(t, a)
 			}
-			awaitPings(t, a, 3)
-			awaitPings(t, b, 3)
-			_, _ = a.Close(), b.Close()
-			for _, conn := range []net.Conn{near, far} {
-				for _, n := range link.TLSBuffers(conn.(*tls.Conn)) {
-					testutil.AtMost(t, n, 1<<10, "bytes of a buffer") // more than the last goodbye took
-				}
+			awaitRest(t)
+		}
+		awaitPings(t, a, 3)
+		awaitPings(t, b, 3)
+		_, _ = a.Close(), b.Close()
+		for _, conn := range []net.Conn{near, far} {
+			for _, n := range link.TLSBuffers(conn.(*tls.Conn)) {
+				testutil.AtMost(t, n, 1<<10, "bytes of a buffer") // more than the last goodbye took
 			}
-		})
-	}
+		}
+	})
 }
 
 // A link that rests does not keep the record that was read last.

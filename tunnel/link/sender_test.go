@@ -269,8 +269,7 @@ func TestSenderFails(t *testing.T) {
 		var writers sync.WaitGroup
 		for _, h := range s.halves {
 			writers.Go(func() {
-				_, err := s.writeSome(h, make([]byte, 2*smallMessage))
-				testutil.Equal(t, err, errLost, "stream %d", h.id)
+				testutil.Equal(t, testutil.Err(s.writeSome(h, make([]byte, 2*smallMessage))), errLost, "stream %d", h.id)
 			})
 		}
 		time.Sleep(time.Second)
@@ -385,35 +384,33 @@ func TestTheFlusherLeavesAQuietLink(t *testing.T) {
 // The reader waits for a peer that asks for more and reads no answers, until these are
 // sent or the link has ended.
 func TestSenderAwaitsItsBacklog(t *testing.T) {
-	for name, end := range map[string]func(s *sender){
+	testutil.Each(t, map[string]func(s *sender){
 		"told": func(s *sender) { s.endTurn(0, nil) },
 		"over": func(s *sender) { s.do(s.stopLocked) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			withSender(t, true, maxOrphans, func(t *testing.T, s testSender) {
-				before, after := false, false
-				wait := func() { s.do(func() { s.awaitBacklogUnlocked(func() { before = true }); after = true }) }
-				wait()
-				testutil.Equal(t, !before && after, true, "it does not wait, as nothing is to be told")
-				s.do(func() {
-					after = false
-					s.stepLocked(takesTurn) // by a writer that the connection holds up
-					for _, h := range s.halves {
-						h.out.reset = true
-						s.push(h)
-						s.queue.orphan(h)
-					}
-				})
-				var waiter sync.WaitGroup
-				waiter.Go(wait)
-				time.Sleep(time.Second)
-				s.do(func() {
-					testutil.Equal(t, before, true, "what comes before that was done")
-					testutil.Equal(t, after, false, "it goes on")
-				})
-				end(s.sender)
-				waiter.Wait()
+	}, func(t *testing.T, end func(s *sender)) {
+		withSender(t, true, maxOrphans, func(t *testing.T, s testSender) {
+			before, after := false, false
+			wait := func() { s.do(func() { s.awaitBacklogUnlocked(func() { before = true }); after = true }) }
+			wait()
+			testutil.Equal(t, !before && after, true, "it does not wait, as nothing is to be told")
+			s.do(func() {
+				after = false
+				s.stepLocked(takesTurn) // by a writer that the connection holds up
+				for _, h := range s.halves {
+					h.out.reset = true
+					s.push(h)
+					s.queue.orphan(h)
+				}
 			})
+			var waiter sync.WaitGroup
+			waiter.Go(wait)
+			time.Sleep(time.Second)
+			s.do(func() {
+				testutil.Equal(t, before, true, "what comes before that was done")
+				testutil.Equal(t, after, false, "it goes on")
+			})
+			end(s.sender)
+			waiter.Wait()
 		})
-	}
+	})
 }

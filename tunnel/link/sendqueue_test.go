@@ -206,7 +206,7 @@ func TestSendQueueIsBounded(t *testing.T) {
 // rest waits elsewhere. All of it is given back, however it goes.
 func TestCopiedMessagesCountInTheBudget(t *testing.T) {
 	budget := NewBudget(1 << 20)
-	for name, end := range map[string]func(q *sendQueue, all []*sendHalf){
+	testutil.Each(t, map[string]func(q *sendQueue, all []*sendHalf){
 		"it is sent": func(q *sendQueue, _ []*sendHalf) {
 			for q.pending() {
 				q.pop(nil, nil)
@@ -223,33 +223,31 @@ func TestCopiedMessagesCountInTheBudget(t *testing.T) {
 				q.discard(h)
 			}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			q := &sendQueue{budget: budget.Share()}
-			var all []*sendHalf
-			fill := func() {
-				for {
-					h := &sendHalf{id: uint64(len(all))}
-					if !message(q, h, string(make([]byte, smallMessage))) {
-						return
-					}
-					all = append(all, h)
+	}, func(t *testing.T, end func(q *sendQueue, all []*sendHalf)) {
+		q := &sendQueue{budget: budget.Share()}
+		var all []*sendHalf
+		fill := func() {
+			for {
+				h := &sendHalf{id: uint64(len(all))}
+				if !message(q, h, string(make([]byte, smallMessage))) {
+					return
 				}
+				all = append(all, h)
 			}
-			fill()
-			testutil.Equal(t, q.copied, maxCopied, "bytes left")
-			testutil.Equal(t, budget.Used(), maxCopied, "bytes counted")
-			end(q, all)
-			testutil.Equal(t, budget.Used(), 0, "bytes that are counted in the end")
-			const rest = 1 << 17
-			q.budget.Hold(1<<20 - rest)
-			defer q.budget.Give(1<<20 - rest)
-			q.copied, all = 0, nil // a new link
-			fill()
-			testutil.Equal(t, q.copied, copiedUnit, "bytes that are left where memory is short")
-			q.clear()
-		})
-	}
+		}
+		fill()
+		testutil.Equal(t, q.copied, maxCopied, "bytes left")
+		testutil.Equal(t, budget.Used(), maxCopied, "bytes counted")
+		end(q, all)
+		testutil.Equal(t, budget.Used(), 0, "bytes that are counted in the end")
+		const rest = 1 << 17
+		q.budget.Hold(1<<20 - rest)
+		defer q.budget.Give(1<<20 - rest)
+		q.copied, all = 0, nil // a new link
+		fill()
+		testutil.Equal(t, q.copied, copiedUnit, "bytes that are left where memory is short")
+		q.clear()
+	})
 }
 
 // Frames of closed streams count in the budget, but for a few, until they are sent or dropped.

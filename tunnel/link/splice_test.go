@@ -52,23 +52,21 @@ func (h holder) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer,
 // A stream that is reset for its peer's breach of the protocol, after the peer's end,
 // takes the connection's other stream along, as one does that the peer resets (§9).
 func TestViolationAfterFINResetsTheOtherStream(t *testing.T) {
-	for name, ends := range map[string]bool{"half-closed": false, "ended": true} {
-		testutil.Bubble(t, name, func(t *testing.T) {
-			r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Handler { return joinedTo(c) })
-			r.begin(2)
-			r.send(frame{tData, 1, 2, nil})
-			if ends {
-				r.wantType(tData, 2)
-			}
-			synctest.Wait()
-			r.send(frame{tData, 0, 2, []byte("more")})
-			r.wantReset(2, uint16(tunnel.CodeProtocol))
-			synctest.Wait()
-			testutil.Equal(t, c.Streams()+d.Streams(), 0, "streams left behind it")
-			r.end()
-			_, _ = c.Close(), d.Close()
-		})
-	}
+	testutil.EachInBubble(t, map[string]bool{"half-closed": false, "ended": true}, func(t *testing.T, ends bool) {
+		r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Handler { return joinedTo(c) })
+		r.begin(2)
+		r.send(frame{tData, 1, 2, nil})
+		if ends {
+			r.wantType(tData, 2)
+		}
+		synctest.Wait()
+		r.send(frame{tData, 0, 2, []byte("more")})
+		r.wantReset(2, uint16(tunnel.CodeProtocol))
+		synctest.Wait()
+		testutil.Equal(t, c.Streams()+d.Streams(), 0, "streams left behind it")
+		r.end()
+		_, _ = c.Close(), d.Close()
+	})
 }
 
 // unheard is a stream of which a relay reads nothing.
@@ -97,32 +95,30 @@ func (f fate) Serve(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer
 // A client that resets a connection and ends its link has not lost it, also where it had ended
 // its direction and a relay has yet to pass that on: the far end would wait for it.
 func TestResetBeforeTheLinksEndGoesOn(t *testing.T) {
-	for name, ends := range map[string]bool{"open": false, "half-closed": true} {
-		testutil.Bubble(t, name, func(t *testing.T) {
-			silence, end := net.Pipe()
-			met := make(fate, 1)
-			r, c, d := middle(t, met, func(c *link.Session) tunnel.Handler {
-				return resume.Splice(tunnel.HandlerFunc(func(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
-					(&tunnel.Forwarder{Dialer: c}).Serve(ctx, f, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-						near, err := answer(far, err)
-						return unheard{near.(*link.Stream), tunnel.Wrap(silence).In()}, err
-					}, ended)
-				}))
-			})
-			r.begin(2)
-			synctest.Wait() // the relay has begun
-			if ends {
-				r.send(frame{tData, 1, 2, []byte("bytes")})
-			}
-			r.send(frame{tReset, 0, 2, u16(uint16(tunnel.CodeGone))})
-			synctest.Wait()
-			_ = r.conn.Close()
-			testutil.Equal(t, tunnel.CodeOf(<-met), tunnel.CodeGone, "what the far end is reset with")
-			_ = end.Close() // or the relay would not end
-			r.end()
-			_, _ = c.Close(), d.Close()
+	testutil.EachInBubble(t, map[string]bool{"open": false, "half-closed": true}, func(t *testing.T, ends bool) {
+		silence, end := net.Pipe()
+		met := make(fate, 1)
+		r, c, d := middle(t, met, func(c *link.Session) tunnel.Handler {
+			return resume.Splice(tunnel.HandlerFunc(func(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+				(&tunnel.Forwarder{Dialer: c}).Serve(ctx, f, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+					near, err := answer(far, err)
+					return unheard{near.(*link.Stream), tunnel.Wrap(silence).In()}, err
+				}, ended)
+			}))
 		})
-	}
+		r.begin(2)
+		synctest.Wait() // the relay has begun
+		if ends {
+			r.send(frame{tData, 1, 2, []byte("bytes")})
+		}
+		r.send(frame{tReset, 0, 2, u16(uint16(tunnel.CodeGone))})
+		synctest.Wait()
+		_ = r.conn.Close()
+		testutil.Equal(t, tunnel.CodeOf(<-met), tunnel.CodeGone, "what the far end is reset with")
+		_ = end.Close() // or the relay would not end
+		r.end()
+		_, _ = c.Close(), d.Close()
+	})
 }
 
 // deliverer has its stream deliver to l.

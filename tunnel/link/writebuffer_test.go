@@ -22,24 +22,22 @@ func buffered(t *testing.T) (*writeBuffer, net.Conn) {
 
 // A link that has sent all that it had holds no buffer for more.
 func TestEmptyWriteBufferHoldsNoMemory(t *testing.T) {
-	for name, flush := range map[string]func(*writeBuffer) bool{
+	testutil.Each(t, map[string]func(*writeBuffer) bool{
 		"flush":    func(c *writeBuffer) bool { return c.flush() == nil },
 		"tryFlush": func(c *writeBuffer) bool { return !c.tryFlush() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			c, far := buffered(t)
-			for _, text := range []string{"one", "two"} {
-				_, _ = io.WriteString(c, text)
-				testutil.Equal(t, c.block != nil, true, "it holds a block")
-				testutil.Equal(t, string(c.buf), text, "what it holds")
-				testutil.Equal(t, flush(c), true, "the kernel takes three bytes")
-				testutil.Equal(t, c.block == nil && c.buf == nil, true, "an empty one holds no block")
-				got := make([]byte, len(text))
-				testutil.NoError(t, testutil.Err(io.ReadFull(far, got)))
-				testutil.Equal(t, string(got), text, "what comes")
-			}
-		})
-	}
+	}, func(t *testing.T, flush func(*writeBuffer) bool) {
+		c, far := buffered(t)
+		for _, text := range []string{"one", "two"} {
+			_, _ = io.WriteString(c, text)
+			testutil.Equal(t, c.block != nil, true, "it holds a block")
+			testutil.Equal(t, string(c.buf), text, "what it holds")
+			testutil.Equal(t, flush(c), true, "the kernel takes three bytes")
+			testutil.Equal(t, c.block == nil && c.buf == nil, true, "an empty one holds no block")
+			got := make([]byte, len(text))
+			testutil.NoError(t, testutil.Err(io.ReadFull(far, got)))
+			testutil.Equal(t, string(got), text, "what comes")
+		}
+	})
 }
 
 // What the kernel takes in parts arrives whole, also while a second one

@@ -151,23 +151,21 @@ func TestPauses(t *testing.T) {
 // An acceptor ends what its opener resumes again and again in vain, by carriers that it
 // leaves attached, or before it has the answer.
 func TestAcceptorEndsResumesInVain(t *testing.T) {
-	for name, attached := range map[string]bool{"attached": true, "not answered": false} {
-		t.Run(name, func(t *testing.T) {
-			m := play(t, nil, step{0, dropped(0), StateDetached, Live, Detach | Dial})
-			for epoch := range uint32(mostVainAccepted) {
-				does := happens(m, offered(epoch+1, 0))
-				testutil.Holds(t, does&Answer != 0, "carrier %d is taken", epoch+1)
-				if attached {
-					happens(m, up(epoch+1, 0))
-					happens(m, offered(epoch+2, 0)) // which has it leave this one
-					happens(m, detached)
-					happens(m, sent)
-				}
+	testutil.Each(t, map[string]bool{"attached": true, "not answered": false}, func(t *testing.T, attached bool) {
+		m := play(t, nil, step{0, dropped(0), StateDetached, Live, Detach | Dial})
+		for epoch := range uint32(mostVainAccepted) {
+			does := happens(m, offered(epoch+1, 0))
+			testutil.Holds(t, does&Answer != 0, "carrier %d is taken", epoch+1)
+			if attached {
+				happens(m, up(epoch+1, 0))
+				happens(m, offered(epoch+2, 0)) // which has it leave this one
+				happens(m, detached)
+				happens(m, sent)
 			}
-			last := step{0, offered(mostVainAccepted+1, 0), StateGone, Fruitless, RefuseGone | Finish | Fail}
-			playOn(t, m, last)
-		})
-	}
+		}
+		last := step{0, offered(mostVainAccepted+1, 0), StateGone, Fruitless, RefuseGone | Finish | Fail}
+		playOn(t, m, last)
+	})
 }
 
 // A policy that forbids a destination by now ends the connection, at both ends.

@@ -218,8 +218,7 @@ func TestAWriteDeadlineIsKept(t *testing.T) {
 					_ = a.Reset(nil)
 				}
 				if plain && !before { // it is over
-					_, err := io.Copy(io.Discard, c)
-					testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodeGone, "what the peer reads")
+					testutil.Equal(t, tunnel.CodeOf(testutil.Err(io.Copy(io.Discard, c))), tunnel.CodeGone, "what the peer reads")
 				}
 				_ = a.Reset(nil)
 				_ = c.Reset(nil)

@@ -14,29 +14,27 @@ import (
 // A dial that is asked for again, while the opener is being told of the connection that
 // has come of the first attempt, waits until it has a carrier, or has come to nothing.
 func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
-	for name, told := range map[string]bool{"the opener was told": true, "the opener was lost": false} {
-		testutil.Bubble(t, name, func(t *testing.T) {
-			e := newEnds(t)
-			token := [16]byte{1}
-			first := &dial{answered: make(chan struct{}), cancel: func(error) { t.Error("the connection was given up") }}
-			testutil.Must(e.registerDial(t.Context(), token, first))(t)
-			c := e.newConn(nil, time.Minute, 0, token, "dest:1")
-			testutil.NoError(t, e.add(c, first))
-			entered := make(chan bool, 1)
-			go func() {
-				done, err := e.registerDial(t.Context(), token, &dial{number: 1, answered: make(chan struct{})})
-				testutil.Succeeds(t, err, "the second dial")
-				entered <- done
-			}()
-			synctest.Wait()
-			testutil.Equal(t, len(entered), 0, "dials that go on before there is a carrier")
-			if !told {
-				_ = c.Reset(nil)
-			}
-			e.unregister(token, first)
-			testutil.Equal(t, <-entered, told, "there is a connection")
-		})
-	}
+	testutil.EachInBubble(t, map[string]bool{"the opener was told": true, "the opener was lost": false}, func(t *testing.T, told bool) {
+		e := newEnds(t)
+		token := [16]byte{1}
+		first := &dial{answered: make(chan struct{}), cancel: func(error) { t.Error("the connection was given up") }}
+		testutil.Must(e.registerDial(t.Context(), token, first))(t)
+		c := e.newConn(nil, time.Minute, 0, token, "dest:1")
+		testutil.NoError(t, e.add(c, first))
+		entered := make(chan bool, 1)
+		go func() {
+			done, err := e.registerDial(t.Context(), token, &dial{number: 1, answered: make(chan struct{})})
+			testutil.Succeeds(t, err, "the second dial")
+			entered <- done
+		}()
+		synctest.Wait()
+		testutil.Equal(t, len(entered), 0, "dials that go on before there is a carrier")
+		if !told {
+			_ = c.Reset(nil)
+		}
+		e.unregister(token, first)
+		testutil.Equal(t, <-entered, told, "there is a connection")
+	})
 }
 
 // An opener that asks to resume a connection which is just being made waits until that has

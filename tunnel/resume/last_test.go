@@ -69,23 +69,21 @@ func ends(t *testing.T, c *wireEnd) {
 // A connection of which one direction is over, and the other idle, goes on by the next
 // link although nobody uses it: its other end waits for no longer than a window.
 func TestHalfAConnectionOutlivesItsLinkIdle(t *testing.T) {
-	for _, way := range []string{"to the destination", "to the client"} {
-		t.Run(way, func(t *testing.T) {
-			onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
-				from, to := r.dial()
-				if way == "to the client" {
-					from, to = to, from
-				}
-				ends(t, to)
-				takes(t, from, 0, time.Second)
-				r.relink(toAgent)
-				time.Sleep(5 * time.Minute)
-				testutil.Must(from.Write(make([]byte, 1000)))(t)
-				ends(t, from)
-				takes(t, to, 1000, time.Second)
-			})
+	testutil.EachOf(t, []string{"to the destination", "to the client"}, func(t *testing.T, way string) {
+		onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
+			from, to := r.dial()
+			if way == "to the client" {
+				from, to = to, from
+			}
+			ends(t, to)
+			takes(t, from, 0, time.Second)
+			r.relink(toAgent)
+			time.Sleep(5 * time.Minute)
+			testutil.Must(from.Write(make([]byte, 1000)))(t)
+			ends(t, from)
+			takes(t, to, 1000, time.Second)
 		})
-	}
+	})
 }
 
 // Who takes the last bytes slowly gets all of them, however long a window may be, and

@@ -61,8 +61,7 @@ func repeatedDial(t *testing.T, held int) {
 	defer st.Close()
 	testutil.Equal(t, tunnel.FailureOf(<-old), tunnel.FailStale, "what the first is told")
 	for number := range uint32(2) {
-		_, err := h.attempt(number)
-		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailStale, "attempt %d again", number)
+		testutil.Equal(t, tunnel.FailureOf(testutil.Err(h.attempt(number))), tunnel.FailStale, "attempt %d again", number)
 	}
 	testutil.Equal(t, w.agent.Len(), 1, "connections")
 	testutil.Equal(t, most.Load(), 1, "dials at once")

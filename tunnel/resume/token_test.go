@@ -67,47 +67,43 @@ func delivering(t *testing.T) (*Conn, *quietly, *counting) {
 // The end is told once where the read loop tells it before the reader, who found
 // nothing, has handed its turn back, whatever gives a turn again then.
 func TestEndIsToldOnceBesideAReader(t *testing.T) {
-	for name, before := range map[string]bool{"before it": true, "behind it": false} {
-		t.Run(name, func(t *testing.T) {
-			c, st, app := delivering(t)
-			st.meanwhile = func() {
-				st.meanwhile = nil
-				if before {
-					c.read.ready()
-				}
-				st.to.End()
+	testutil.Each(t, map[string]bool{"before it": true, "behind it": false}, func(t *testing.T, before bool) {
+		c, st, app := delivering(t)
+		st.meanwhile = func() {
+			st.meanwhile = nil
+			if before {
+				c.read.ready()
 			}
+			st.to.End()
+		}
+		app.read(c)
+		if !before {
+			c.read.ready() // another carrier
+		}
+		for range app.ready {
 			app.read(c)
-			if !before {
-				c.read.ready() // another carrier
-			}
-			for range app.ready {
-				app.read(c)
-			}
-			testutil.Equal(t, app.ends, 1, "how often it was told the end")
-		})
-	}
+		}
+		testutil.Equal(t, app.ends, 1, "how often it was told the end")
+	})
 }
 
 // The end is told once where the connection is reset on this side while the read loop
 // is about to tell it.
 func TestEndIsToldOnceBesideAReset(t *testing.T) {
-	for name, first := range map[string]bool{"the end first": true, "the reset first": false} {
-		t.Run(name, func(t *testing.T) {
-			c, st, app := delivering(t)
+	testutil.Each(t, map[string]bool{"the end first": true, "the reset first": false}, func(t *testing.T, first bool) {
+		c, st, app := delivering(t)
+		app.read(c)
+		_ = c.Reset(errors.New("enough"))
+		if first {
+			st.to.End()
+		}
+		for range app.ready {
 			app.read(c)
-			_ = c.Reset(errors.New("enough"))
-			if first {
-				st.to.End()
-			}
-			for range app.ready {
-				app.read(c)
-			}
-			if !first {
-				st.to.End()
-			}
-			testutil.Equal(t, app.ends, 1, "ends that it was told")
-			testutil.Equal(t, app.ready, 1, "its turns")
-		})
-	}
+		}
+		if !first {
+			st.to.End()
+		}
+		testutil.Equal(t, app.ends, 1, "ends that it was told")
+		testutil.Equal(t, app.ready, 1, "its turns")
+	})
 }

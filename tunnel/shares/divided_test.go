@@ -1,7 +1,6 @@
 package shares
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -25,32 +24,30 @@ func divided(p *Pool, counts ...int) (tenants []*Pool, all []*Share) {
 // leaves for another of its own.
 func TestClientsDoNotGainByBeingMany(t *testing.T) {
 	const most = 1 << 16
-	for _, counts := range [][]int{{1}, {300}, {1, 1}, {1, 300}, {1, 10, 100}, {100, 100, 1}, slices.Repeat([]int{1, 20}, 5)} {
-		t.Run(fmt.Sprint(counts), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(1, 2))
-			pool := NewPool(most)
-			tenants, all := divided(pool, counts...)
-			for range 1000 {
-				fillBy(8, all...)
-				for range len(all)/20 + 1 { // of those with many clients more end, and more are asked for
-					if c := all[r.IntN(len(all))]; c.Used() > 0 {
-						c.Give(8)
-					}
+	testutil.EachOf(t, [][]int{{1}, {300}, {1, 1}, {1, 300}, {1, 10, 100}, {100, 100, 1}, slices.Repeat([]int{1, 20}, 5)}, func(t *testing.T, counts []int) {
+		r := rand.New(rand.NewPCG(1, 2))
+		pool := NewPool(most)
+		tenants, all := divided(pool, counts...)
+		for range 1000 {
+			fillBy(8, all...)
+			for range len(all)/20 + 1 { // of those with many clients more end, and more are asked for
+				if c := all[r.IntN(len(all))]; c.Used() > 0 {
+					c.Give(8)
 				}
 			}
-			fillBy(8, all...)
-			var parts []int64
-			for _, p := range tenants {
-				parts = append(parts, p.Used())
-			}
-			testutil.AtMost(t, float64(slices.Max(parts)), 1.2*float64(slices.Min(parts)), "the largest part")
-			n := int64(len(counts))
-			testutil.AtLeast(t, slices.Min(parts), most/(n+1)*8/9, "the least part")
-			testutil.AtMost(t, pool.Used(), most*8*n/(8*n+1)+8, "what all have")
-			testutil.Equal(t, pool.Share().Share().Take(8), true, "there is room for one more")
-			testutil.Equal(t, counts[0] != 1 || tenants[0].Share().Take(8), true, "there is room for one more client")
-		})
-	}
+		}
+		fillBy(8, all...)
+		var parts []int64
+		for _, p := range tenants {
+			parts = append(parts, p.Used())
+		}
+		testutil.AtMost(t, float64(slices.Max(parts)), 1.2*float64(slices.Min(parts)), "the largest part")
+		n := int64(len(counts))
+		testutil.AtLeast(t, slices.Min(parts), most/(n+1)*8/9, "the least part")
+		testutil.AtMost(t, pool.Used(), most*8*n/(8*n+1)+8, "what all have")
+		testutil.Equal(t, pool.Share().Share().Take(8), true, "there is room for one more")
+		testutil.Equal(t, counts[0] != 1 || tenants[0].Share().Take(8), true, "there is room for one more client")
+	})
 }
 
 // fillBy is fill, n at a time.

@@ -29,9 +29,8 @@ func TestTransparentPortFlags(t *testing.T) {
 			want = "only Linux"
 		}
 		_, status, said := parse(t, SOCKS5, strings.Fields(args)...)
-		if (status == 0) != (want == "") || want != "" && (status != cli.ExitUsage || !strings.Contains(said, want)) {
-			t.Errorf("%s: status %d, said %q, want %q", args, status, said, want)
-		}
+		testutil.Holds(t, (status == 0) == (want == "") && (want == "" || status == cli.ExitUsage && strings.Contains(said, want)),
+			"%s: status %d, said %q, want %q", args, status, said, want)
 	}
 }
 
@@ -96,9 +95,8 @@ func TestTransparentFrontRefusesTheServer(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:1", tunnel.JoinAddress("192.0.2.1", mapped.Port())} {
 		testutil.Equal(t, dial(address), through, "%s", address)
 	}
-	if said := log.String(); !strings.Contains(said, "konnectivity redirect") || !strings.Contains(said, "--uid=") {
-		t.Errorf("the log says %s", said)
-	}
+	said := log.String()
+	testutil.Holds(t, strings.Contains(said, "konnectivity redirect") && strings.Contains(said, "--uid="), "the log says %s", said)
 	over, end := context.WithCancel(t.Context())
 	end()
 	s.adapter.Run(over)

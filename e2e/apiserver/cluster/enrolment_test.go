@@ -111,8 +111,7 @@ func (w *world) isItsNodeAlone() {
 		t.Errorf("the bundle begins with a %s, and the certificate is of %s", block.Type, pair.Leaf.Subject)
 	}
 	trust := must(os.ReadFile(filepath.Dir(bundles[0]) + "/ca.crt"))(t)
-	roots := x509.NewCertPool()
-	testutil.Holds(t, roots.AppendCertsFromPEM(trust), "the bundle of CAs is %q", trust)
+	testutil.Holds(t, x509.NewCertPool().AppendCertsFromPEM(trust), "the bundle of CAs is %q", trust)
 	for id, want := range map[string]string{"node-2": "may not have the id", "node-1": "connected to server"} {
 		agent := w.start("agent", "nsenter", "--net="+nodesNet, filepath.Join(w.installed, "bin", "konnectivity-agent"), "--agent-id="+id,
 			"--proxy-server-host="+outsideIP, "--ca-cert="+filepath.Dir(bundles[0])+"/ca.crt", "--agent-cert="+bundles[0], "--agent-key="+bundles[0],

@@ -80,9 +80,7 @@ func wait(t *testing.T, what string, wrong func() error) {
 		if err == nil {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("not so after %v: %s: %v", patience, what, err)
-		}
+		testutil.Requires(t, !time.Now().After(end), "not so after %v: %s: %v", patience, what, err)
 	}
 }
 
