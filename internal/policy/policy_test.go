@@ -2,7 +2,9 @@ package policy
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -272,4 +274,104 @@ func TestJoinTold(t *testing.T) {
 		both, ok := JoinTold(c.a, c.b)
 		testutil.Holds(t, ok == c.ok && both == c.a+c.b, "%.40q and %.40q: %.40q, %v", c.a, c.b, both, ok)
 	}
+}
+
+// ordinary is a policy as operators write it.
+func ordinary(t testing.TB) *Policy {
+	return mustParse(t,
+		[]string{"10.0.0.0/8:443", "*.svc.cluster.local:1-65535", "kubernetes.default.svc", "[2001:db8::/32]:443"},
+		[]string{"10.1.2.3", "*.internal.example", "192.168.0.0/16"})
+}
+
+// checks are allowed, so none makes an error.
+var checks = map[string]func(p *Policy) error{
+	"address":    func(p *Policy) error { return p.AllowAddr(netip.MustParseAddrPort("10.9.8.7:443")) },
+	"address-v6": func(p *Policy) error { return p.AllowAddr(netip.MustParseAddrPort("[2001:db8::1]:443")) },
+	"host":       func(p *Policy) error { return p.AllowHost("api.svc.cluster.local", 443) },
+	"literal":    func(p *Policy) error { return p.AllowHost("10.9.8.7", 443) },
+	"unresolved": func(p *Policy) error { return p.AllowUnresolved("api.svc.cluster.local", 443) },
+	"resolved": func(p *Policy) error {
+		return p.AllowResolved("api.svc.cluster.local", netip.MustParseAddrPort("10.9.8.7:443"))
+	},
+}
+
+func BenchmarkAllow(b *testing.B) { benchmark(b, ordinary(b), checks) }
+
+func benchmark(b *testing.B, p *Policy, checks map[string]func(p *Policy) error) {
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
+		check := checks[name]
+		b.Run("what="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				testutil.NoError(b, check(p))
+			}
+		})
+	}
+}
+
+// Every dial is checked at least twice; what is allowed must cost next to
+// nothing.
+func TestAllowAllocatesNothing(t *testing.T) {
+	allocateNothing(t, ordinary(t), checks)
+	allocateNothing(t, many(t), manyChecks)
+	allocateNothing(t, nil, map[string]func(p *Policy) error{"no rules": checks["address"]})
+}
+
+func allocateNothing(t *testing.T, p *Policy, checks map[string]func(p *Policy) error) {
+	for name, check := range checks {
+		t.Run(name, func(t *testing.T) {
+			testutil.MaxAllocs(t, 0, func() { testutil.NoError(t, check(p)) })
+		})
+	}
+}
+
+// FuzzParse wants every rule that parses to keep its promises: as a deny rule it
+// binds what it matches, and no deny rule ever opens a protected address.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"10.0.0.0/8", "10.0.0.1:80", "[2001:db8::/32]:1-2", "fe80::/10", "*", "*:443", "*.example.com:1-65535", "::ffff:10.0.0.0/104", "a.b.", "[::]:1"} {
+		f.Add(seed, "10.0.0.1", uint16(80))
+	}
+	f.Fuzz(func(t *testing.T, text, target string, port uint16) {
+		deny, err := Parse(nil, []string{text})
+		if err != nil {
+			return
+		}
+		allow, err := Parse([]string{text}, nil)
+		testutil.Requires(t, err == nil, "%q parses as a deny rule only: %v", text, err)
+		if port == 0 {
+			port = 1
+		}
+		_ = deny.AllowHost(target, port)
+		addr, err := netip.ParseAddr(target)
+		if err != nil {
+			return
+		}
+		to := netip.AddrPortFrom(addr, port)
+		none := (*Policy)(nil)
+		testutil.Holds(t, none.AllowAddr(to) == nil || deny.AllowAddr(to) != nil, "deny rule %q opened %s", text, to)
+		testutil.Holds(t, allow.AllowAddr(to) != nil || deny.AllowAddr(to) != nil,
+			"rule %q allows %s but cannot deny it", text, to)
+	})
+}
+
+// FuzzGlob holds the matcher against the standard library's, which agrees on
+// hosts, for they have no separators.
+func FuzzGlob(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"*.example.com", "a.example.com"}, {"a*b*c", "abbc"}, {"a", "a"}, {"a", "ab"}, {"*", ""}, {"*", "x"},
+		{"a*", "a"}, {"a*b", "ab"}, {"a*b", "acb"}, {"a*b", "abc"},
+		{"ab*ba", "aba"}, {"*a*a*", "xaxax"}, {"*a*a*", "xax"}, {"*a*a*", "xaax"}, {"*aa", "aaa"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, glob, host string) {
+		if strings.ContainsAny(glob, `/\[]?`) || strings.ContainsAny(host, "/") {
+			return
+		}
+		want, err := path.Match(glob, host)
+		if err != nil {
+			return
+		}
+		testutil.Equal(t, matchGlob(glob, host), want, "matchGlob(%q, %q) =", glob, host)
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	egress "k8s.io/apiserver/pkg/apis/apiserver/v1beta1"
+	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
 
 	"konnectivity/internal/testutil"
 )
@@ -398,5 +400,23 @@ func TestMonitorsFindEverything(t *testing.T) {
 		if !watched[id(p)] {
 			t.Errorf("nothing monitors %s", id(p))
 		}
+	}
+}
+
+// kind reads its configuration as strictly as this, and then makes the cluster.
+func TestKindConfiguration(t *testing.T) {
+	file := testutil.Must(os.Open("../kind/cluster.yaml"))(t)
+	defer file.Close()
+	var cluster v1alpha4.Cluster
+	decoder := yaml.NewDecoder(file)
+	decoder.KnownFields(true)
+	testutil.NoError(t, decoder.Decode(&cluster))
+	v1alpha4.SetDefaultsCluster(&cluster)
+	roles := map[v1alpha4.NodeRole]int{}
+	for _, node := range cluster.Nodes {
+		roles[node.Role]++
+	}
+	if cluster.APIVersion != "kind.x-k8s.io/v1alpha4" || roles[v1alpha4.ControlPlaneRole] != 3 || roles[v1alpha4.WorkerRole] != 2 {
+		t.Errorf("%s: %v", cluster.APIVersion, roles)
 	}
 }
