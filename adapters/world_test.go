@@ -79,15 +79,8 @@ func (noCertificates) Client(string, ...string) *tls.Config { return new(tls.Con
 func (w *world) adapter() *Adapter {
 	w.t.Helper()
 	a := testutil.Must(New(w.opt))(w.t)
-	run(w.t, a)
+	testutil.Start(w.t, func(ctx context.Context) { _ = a.Run(ctx) })
 	return a
-}
-
-func run(t testing.TB, a *Adapter) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = a.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
 }
 
 func (w *world) set(change func()) {

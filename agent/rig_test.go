@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -317,12 +318,9 @@ func connectProxy(t *testing.T) (address string, connects func() int) {
 
 func connectProxyOn(t *testing.T, l net.Listener) (address string, connects func() int) {
 	t.Helper()
-	var mu sync.Mutex
-	n := 0
+	var n atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		n++
-		mu.Unlock()
+		n.Add(1)
 		far, err := net.Dial("tcp", r.Host)
 		if err != nil {
 			w.WriteHeader(http.StatusBadGateway)
@@ -340,7 +338,7 @@ func connectProxyOn(t *testing.T, l net.Listener) (address string, connects func
 	server.Listener = l
 	server.Start()
 	t.Cleanup(server.Close)
-	return l.Addr().String(), func() int { mu.Lock(); defer mu.Unlock(); return n }
+	return l.Addr().String(), func() int { return int(n.Load()) }
 }
 
 var errRefusal = errors.New("this token is not accepted")

@@ -79,7 +79,7 @@ func TestDrainEndsChecks(t *testing.T) {
 	for _, request := range []string{"GET http://x/ HTTP/1.1\r\n", "PUT http://x/ HTTP/1.1\r\nContent-Length: 9\r\n", "CONNECT x:1 HTTP/1.1\r\n"} {
 		w := dialWire(t, p.addr)
 		w.send("%sHost: x\r\nProxy-Authorization: Basic YTpi\r\n\r\n", request)
-		receive(t, "the check", checks)
+		testutil.Receive(t, "the check", checks)
 	}
 	p.end(t)
 }

@@ -62,7 +62,7 @@ func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
 		})
 	})
 	w.send("CONNECT %s HTTP/1.1\r\n\r\nfirst,", target)
-	receive(t, "the dial", dialing)
+	testutil.Receive(t, "the dial", dialing)
 	w.send("second,")
 	_ = w.CloseWrite() // all is said, but the answer is awaited
 	close(goOn)
@@ -143,7 +143,7 @@ func TestResets(t *testing.T) {
 			})
 			_ = w.SetLinger(0)
 			_ = w.Close()
-			testutil.ErrorIs(t, receive(t, "the target's end", got), syscall.ECONNRESET, "the target's read")
+			testutil.ErrorIs(t, testutil.Receive(t, "the target's end", got), syscall.ECONNRESET, "the target's read")
 		})
 	}
 }
@@ -165,9 +165,9 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 			})
 		})
 		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\n")
-		receive(t, "the dial", dialing)
+		testutil.Receive(t, "the dial", dialing)
 		leave(w)
-		testutil.ErrorIs(t, receive(t, "the dial's end", ended), admission.ErrLeft, "why the dial was cancelled")
+		testutil.ErrorIs(t, testutil.Receive(t, "the dial's end", ended), admission.ErrLeft, "why the dial was cancelled")
 	})
 }
 

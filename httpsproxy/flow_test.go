@@ -169,7 +169,7 @@ func TestPlainRequestsThatStallAreObserved(t *testing.T) {
 	go func() { _, err := io.Copy(w, bytes.NewReader(make([]byte, much))); sent <- err }()
 	stalls(1, true)
 	close(read)
-	testutil.NoError(t, receive(t, "the content's end", sent))
+	testutil.NoError(t, testutil.Receive(t, "the content's end", sent))
 	_ = body(t, w.response(http.MethodPost))
 	up, _ := seen.flow(1).Sent()
 	testutil.Equal(t, up, much, "bytes up")
@@ -226,7 +226,7 @@ func TestTraceParentFollowsTheDial(t *testing.T) {
 				w.head()
 			}
 			p.transport.CloseIdleConnections()
-			id, span := receive(t, "the dial's id", ids), receive(t, "its parent", parents)
+			id, span := testutil.Receive(t, "the dial's id", ids), testutil.Receive(t, "its parent", parents)
 			testutil.Holds(t, (id == trace) == kept && id != "" && (span == 0xb7ad6b7169203331) == kept,
 				"%s with %q runs under %q and %x", kind, parent, id, span)
 		}

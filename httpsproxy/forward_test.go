@@ -83,7 +83,7 @@ func TestRequestHeaders(t *testing.T) {
 			w := dialWire(t, p.addr)
 			w.send("GET http://%s/p%%2fq?a=b;c&%%zz HTTP/1.1\r\nHost: other.test\r\n%s\r\n", origin, tc.request)
 			w.answered(200, "status")
-			head := receive(t, "the request", heads)
+			head := testutil.Receive(t, "the request", heads)
 			testutil.Equal(t, head[0], "GET /p%2fq?a=b;c&%zz HTTP/1.1", "request line")
 			sameLines(t, head[1:], append(tc.want, "Host: "+origin))
 		})
@@ -239,7 +239,7 @@ func TestTwoLengthsEndTheConnection(t *testing.T) {
 			testutil.Equal(t, body(t, resp), "hello", "content")
 			testutil.Equal(t, resp.Close, true, "the connection ends")
 			w.expectEnd()
-			testutil.Equal(t, receive(t, "the request", reached), "/first "+tc.taken, "what came")
+			testutil.Equal(t, testutil.Receive(t, "the request", reached), "/first "+tc.taken, "what came")
 			testutil.Equal(t, len(reached), 0, "requests behind it")
 		})
 	}
@@ -263,7 +263,7 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 	p.brief.ExpectContinueTimeout = 2 * maxWait // it is not that which lets the client go on
 	w := dialWire(t, p.addr)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
-	receive(t, "the request", asked)
+	testutil.Receive(t, "the request", asked)
 	_ = w.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	testutil.Fails(t, testutil.Err(w.r.ReadByte()), "a read before the origin said anything")
 	_ = w.SetReadDeadline(time.Now().Add(maxWait))
@@ -494,7 +494,7 @@ func TestCustomerProxy(t *testing.T) {
 	w := dialWire(t, p.addr)
 	w.send("GET http://example.test/x?y HTTP/1.1\r\nHost: other.test\r\nProxy-Authorization: Basic bWluZQ==\r\nAuthorization: origins\r\n\r\n")
 	_ = w.response("GET")
-	head := receive(t, "the request", heads)
+	head := testutil.Receive(t, "the request", heads)
 	testutil.Equal(t, head[0], "GET http://example.test/x?y HTTP/1.1", "request line")
 	sameLines(t, head[1:], []string{"Host: example.test", "Authorization: origins", "Via: 1.1 " + p.pseudonym,
 		"Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("user:p@ss"))})
@@ -512,12 +512,12 @@ func TestOptionsForAServer(t *testing.T) {
 		})
 		w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 7\r\n\r\n", next)
 		_ = w.response("OPTIONS")
-		head := receive(t, "the request", heads)
+		head := testutil.Receive(t, "the request", heads)
 		testutil.Holds(t, head[0] == want && strings.Contains(strings.Join(head, "\n"), "Max-Forwards: 6"),
 			"%q; want %q", head, want)
 		w.send("OPTIONS http://%s? HTTP/1.1\r\nHost: x\r\n\r\n", next) // which is no longer for the whole server
 		_ = w.response("OPTIONS")
-		head = receive(t, "the request", heads)
+		head = testutil.Receive(t, "the request", heads)
 		testutil.Equal(t, strings.HasSuffix(head[0], "/? HTTP/1.1"), true, "%q with a query", head[0])
 		w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 0\r\n\r\n", next)
 		testutil.Equal(t, w.response("OPTIONS").StatusCode, 501, "status after the last forward")
@@ -539,10 +539,10 @@ func TestPathIsKept(t *testing.T) {
 		if absolute {
 			want = "GET http://" + origin + path + " HTTP/1.1"
 		}
-		testutil.Equal(t, receive(t, "the request", heads)[0], want, "request line")
+		testutil.Equal(t, testutil.Receive(t, "the request", heads)[0], want, "request line")
 		next.send("GET http://there.test:81%s HTTP/1.1\r\nHost: x\r\n\r\n", path)
 		_ = body(t, next.response("GET"))
-		got, want := receive(t, "the request", heads)[0], "GET http://there.test:81"+path+" HTTP/1.1"
+		got, want := testutil.Receive(t, "the request", heads)[0], "GET http://there.test:81"+path+" HTTP/1.1"
 		testutil.Equal(t, got, want, "by a proxy")
 	}
 }
@@ -561,7 +561,7 @@ func TestUserInURIIsDropped(t *testing.T) {
 		} {
 			target.send(request+" HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 			_ = body(t, target.response("GET"))
-			head := receive(t, "the request", heads)
+			head := testutil.Receive(t, "the request", heads)
 			testutil.Equal(t, head[0], line, "request line of %s", request)
 			for _, field := range head[1:] {
 				testutil.Equal(t, strings.HasPrefix(field, "Authorization:"), false, "field %q", field)
@@ -591,9 +591,9 @@ func TestForwardClientLeaves(t *testing.T) {
 			})
 		})
 		w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
-		receive(t, "the dial", dialing)
+		testutil.Receive(t, "the dial", dialing)
 		_ = w.Close()
-		receive(t, "the dial's end", ended)
+		testutil.Receive(t, "the dial's end", ended)
 	})
 	t.Run("during a watch", func(t *testing.T) {
 		t.Parallel()
@@ -606,7 +606,7 @@ func TestForwardClientLeaves(t *testing.T) {
 		w := dialProxy(t, nil)
 		_ = w.get("http://" + origin + "/")
 		_ = w.Close()
-		receive(t, "the request's end", ended)
+		testutil.Receive(t, "the request's end", ended)
 	})
 	t.Run("during its upload", func(t *testing.T) {
 		t.Parallel()
@@ -618,7 +618,7 @@ func TestForwardClientLeaves(t *testing.T) {
 		w := dialProxy(t, nil)
 		w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf", origin)
 		_ = w.CloseWrite()
-		testutil.Fails(t, receive(t, "the upload's end", ended), "half an upload")
+		testutil.Fails(t, testutil.Receive(t, "the upload's end", ended), "half an upload")
 		w.answered(400, "what the client is told")
 	})
 }

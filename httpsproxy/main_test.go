@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/front"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -65,7 +66,7 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	go func() { p.done <- s.Serve(ctx, ln) }()
 	t.Cleanup(func() {
 		stop()
-		testutil.Succeeds(t, receive(t, "Serve's end", p.done), "Serve")
+		testutil.Succeeds(t, testutil.Receive(t, "Serve's end", p.done), "Serve")
 	})
 	return p
 }
@@ -74,7 +75,7 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 func (p *proxy) end(t testing.TB) {
 	t.Helper()
 	p.stop()
-	p.done <- receive(t, "Serve's end", p.done)
+	p.done <- testutil.Receive(t, "Serve's end", p.done)
 }
 
 // serveConn serves one connection until it has ended.
@@ -102,15 +103,8 @@ func startOrigin(t testing.TB, handler http.HandlerFunc) (addr string) {
 	t.Helper()
 	ln := testutil.Listen(t)
 	srv := &http.Server{Handler: handler}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = srv.Serve(ln)
-	}()
-	t.Cleanup(func() {
-		_ = srv.Close()
-		<-done
-	})
+	served := wait.Go(func() { _ = srv.Serve(ln) })
+	t.Cleanup(func() { _ = srv.Close(); <-served })
 	return ln.Addr().String()
 }
 
@@ -211,18 +205,6 @@ func body(t testing.TB, resp *http.Response) string {
 	defer resp.Body.Close()
 	b := testutil.Must(io.ReadAll(resp.Body))(t)
 	return string(b)
-}
-
-// receive waits for a value from a channel, or for its end.
-func receive[T any](t testing.TB, what string, from <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(maxWait):
-		t.Fatalf("%s did not happen", what)
-		panic("unreachable")
-	}
 }
 
 // noDeadline is for benchmarks, which take as long as they are told.

@@ -190,7 +190,7 @@ func TestDrain(t *testing.T) {
 		<-answer
 	})
 	late.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", slow)
-	receive(t, "the late request", begun)
+	testutil.Receive(t, "the late request", begun)
 	p.stop()
 	idle.expectEnd()
 	close(answer)
@@ -214,7 +214,7 @@ func TestDrain(t *testing.T) {
 	}
 	_ = tunneled.CloseWrite()
 	tunneled.expectEnd()
-	p.done <- receive(t, "Serve's end", p.done)
+	p.done <- testutil.Receive(t, "Serve's end", p.done)
 }
 
 // Goproxy's tunnels outlive a shutdown.

@@ -104,7 +104,7 @@ func TestResetsBehindAStallAreNoticed(t *testing.T) {
 			silent := make(chan struct{})
 			defer close(silent)
 			stall(t, p, silent)
-			code := tunnel.CodeOf(receive(t, "the end of the connection", seen.ends))
+			code := tunnel.CodeOf(testutil.Receive(t, "the end of the connection", seen.ends))
 			// On a busy machine net/http may still read, and says only that the client has left.
 			testutil.Holds(t, code == tunnel.CodePeerReset || side == "an upload's" && code == tunnel.CodeCancelled, "how it ended: %v", code)
 		})

@@ -85,12 +85,7 @@ func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
 
 // streams opens n streams on one gRPC connection that ask for nothing, and
 // returns how those ended that have.
-func (r *rig) streams(n int) (ended []error) {
-	r.t.Helper()
-	return r.streamsBy(r.t.Context(), n)
-}
-
-func (r *rig) streamsBy(ctx context.Context, n int) (ended []error) {
+func (r *rig) streams(ctx context.Context, n int) (ended []error) {
 	r.t.Helper()
 	conn := testutil.Must(grpc.NewClient(r.tcp, grpc.WithTransportCredentials(credentials.NewTLS(r.tls()))))(r.t)
 	r.t.Cleanup(func() { conn.Close() })
@@ -122,7 +117,7 @@ func TestStreamsTakeOfTheBudget(t *testing.T) {
 	const max = 4 << 20 // an eighth is left to others: with 2 MiB, these would take all of it
 	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
 	r.agent("link", agentHello{id: "a"}, echoing)
-	refused := r.streams(300)
+	refused := r.streams(t.Context(), 300)
 	if held := 300 - len(refused); held > max/limits.StreamMemory || held < max/limits.StreamMemory*3/4 {
 		t.Errorf("%d streams of %d bytes each are open, %d fit", held, limits.StreamMemory, max/limits.StreamMemory)
 	}
@@ -151,7 +146,7 @@ func TestMetadataTakesOfTheBudget(t *testing.T) {
 	t.Parallel() // it waits
 	const max = 2 << 20
 	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
-	refused := r.streamsBy(fullOfNames(t.Context()), 50)
+	refused := r.streams(fullOfNames(t.Context()), 50)
 	if held := 50 - len(refused); held < 5 || held > 12 { // of some 230 KiB each
 		t.Errorf("%d streams are open whose headers are full", held)
 	}

@@ -49,7 +49,7 @@ func TestPipelinedBytes(t *testing.T) {
 				return direct(ctx, f.To(address))
 			}))
 			payload := make([]byte, size)
-			fill(payload, uint64(size))
+			_, _ = rand.NewChaCha8([32]byte{}).Read(payload)
 			c := connect(t, s.addr)
 			go func() {
 				_, _ = c.Write(append([]byte(hello+connectTo+name(host, uint16(port))), payload...))
@@ -97,11 +97,4 @@ func TestLateSuccessIsNotLeaked(t *testing.T) {
 	testutil.Eventually(t, "it is counted as given up", func() bool {
 		return promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
-}
-
-func fill(p []byte, seed uint64) {
-	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range p {
-		p[i] = byte(r.Uint32())
-	}
 }

@@ -31,14 +31,6 @@ func startPaced(t *testing.T, paces *tunnel.Paces) *paced {
 	return p
 }
 
-// flood sends and reads as fast as it goes, both ways.
-func (p *paced) flood(of *sync.WaitGroup) {
-	for _, c := range []net.Conn{p.client, p.target} {
-		of.Go(func() { _, _ = io.Copy(c, endless{}) })
-		of.Go(func() { _, _ = io.Copy(io.Discard, c) })
-	}
-}
-
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
@@ -62,7 +54,10 @@ func TestPacesAreShared(t *testing.T) {
 		var floods sync.WaitGroup
 		for range each {
 			p := startPaced(t, &paces)
-			p.flood(&floods)
+			for _, c := range []net.Conn{p.client, p.target} { // as fast as it goes, both ways
+				floods.Go(func() { _, _ = io.Copy(c, endless{}) })
+				floods.Go(func() { _, _ = io.Copy(io.Discard, c) })
+			}
 			all = append(all, p)
 		}
 		time.Sleep(seconds * time.Second)

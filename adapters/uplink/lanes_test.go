@@ -116,7 +116,10 @@ func TestLanesAreLeft(t *testing.T) {
 	next := resuming(t, agent).Start(t)
 	n.set("192.0.2.1", next.Addr())
 	old.Drain()
-	eventuallyOnlyOn(t, s, next)
+	testutil.Eventually(t, "the link to next is the only one, and stays", func() bool {
+		links := s.Links()
+		return next.Links.Load() > 0 && len(links) == 1 && !links[0].Draining
+	})
 	for _, c := range conns {
 		says(t, c, "after")
 	}

@@ -166,15 +166,6 @@ func says(t *testing.T, c tunnel.Conn, text string) {
 	testutil.Equal(t, string(got), text, "the echo")
 }
 
-// eventuallyOnlyOn waits until the link to next is the only one, and stays.
-func eventuallyOnlyOn(t *testing.T, s *Server, next *fakeServer) {
-	t.Helper()
-	testutil.Eventually(t, "the old link to be left", func() bool {
-		links := s.Links()
-		return next.Links.Load() > 0 && len(links) == 1 && !links[0].Draining
-	})
-}
-
 // shared is the PKI of all servers and clients, but of strangers.
 var shared struct {
 	sync.Once

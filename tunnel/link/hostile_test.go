@@ -184,9 +184,7 @@ func TestDialsOfAPeerAreBounded(t *testing.T) {
 	r.send(frame{tReset, 0, 1, u16(2)})
 	id := uint64(2*dials + 5)
 	testutil.Eventually(t, "room after a cancelled dial", func() bool {
-		r.dests.mu.Lock()
-		defer r.dests.mu.Unlock()
-		return r.dests.hanging == dials-1
+		return r.dests.hanging.Load() == dials-1
 	})
 	testutil.Eventually(t, "an accepted OPEN", func() bool {
 		r.send(openFrame(id, "echo:1"))
@@ -223,16 +221,12 @@ func TestNoReaderSleepsBesideData(t *testing.T) {
 	id, conn := r.dialed()
 	const readers = 8
 	var wg sync.WaitGroup
-	var mu sync.Mutex
-	total := 0
+	var total atomic.Int64
 	for range readers {
 		wg.Go(func() {
 			for {
 				n, err := conn.Read(make([]byte, 1))
-				mu.Lock()
-				total += n
-				mu.Unlock()
-				if err != nil {
+				if total.Add(int64(n)); err != nil {
 					return
 				}
 			}
@@ -241,7 +235,7 @@ func TestNoReaderSleepsBesideData(t *testing.T) {
 	time.Sleep(10 * time.Millisecond)
 	r.send(frame{tData, fin, id, make([]byte, 5*readers)})
 	promptly(t, "a reader of a stream that has ended", wg.Wait)
-	testutil.Equal(t, total, 5*readers, "bytes read")
+	testutil.Equal(t, total.Load(), 5*readers, "bytes read")
 }
 
 // openFor opens a stream for a client with a number, and returns its credit.

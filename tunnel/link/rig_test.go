@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,17 +17,17 @@ import (
 )
 
 // destinations is a Dialer with ends of every kind.
-type destinations struct {
-	mu      sync.Mutex
-	hanging int // dials that have not been cancelled
-}
+type destinations struct{ hanging atomic.Int64 } // dials that have not been cancelled
 
 func (d *destinations) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	switch f.Address {
 	case "echo:1":
 		return tunnel.Wrap(newLoop()), nil
 	case "hang:1":
-		return nil, d.hang(ctx)
+		d.hanging.Add(1)
+		defer d.hanging.Add(-1)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
 	case "refuse:1":
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: f.Address}
 	case "deaf:1":
@@ -37,17 +37,6 @@ func (d *destinations) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, e
 	default:
 		return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: f.Address}
 	}
-}
-
-func (d *destinations) hang(ctx context.Context) error {
-	d.mu.Lock()
-	d.hanging++
-	d.mu.Unlock()
-	<-ctx.Done()
-	d.mu.Lock()
-	d.hanging--
-	d.mu.Unlock()
-	return context.Cause(ctx)
 }
 
 // deaf is a connection that takes no bytes and says nothing until it is closed.

@@ -50,7 +50,8 @@ func full(t *testing.T) (*rig, tunnel.Conn) {
 // gated is over a gate that is shut, with a write that waits there if stuck.
 func gated(t *testing.T, wrap func(net.Conn) net.Conn, stuck bool) (*rig, tunnel.Conn) {
 	near, far := tcpPair(t)
-	g := newGate(near)
+	g := &gate{Conn: near}
+	g.cond.L = &g.mu
 	r := newRig(t, wrap(hasty{g}), far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
 	_, conn := r.dialed()
 	r.wantNothing() // the first PING is behind us
@@ -68,11 +69,7 @@ func promptly(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatalf("%s hangs", what)
-	}
+	testutil.Receive(t, what, done)
 }
 
 // unhindered are the calls that a peer which reads nothing must not hold up.
@@ -209,12 +206,6 @@ type gate struct {
 	shut    bool
 	blocked int // writers that wait
 	closed  bool
-}
-
-func newGate(c net.Conn) *gate {
-	g := &gate{Conn: c}
-	g.cond.L = &g.mu
-	return g
 }
 
 func (g *gate) Write(p []byte) (int, error) {

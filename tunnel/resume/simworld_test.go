@@ -359,13 +359,10 @@ func (tr *transfer) dial() (duplex, error) {
 	return client, <-answered
 }
 
-// mayFail says whether this connection may end before it is through.
-func (tr *transfer) mayFail() bool {
-	return tr.s.deadly.Load() || tr.sides[0].quits != orderly || tr.sides[1].quits != orderly
-}
-
+// failed fails the test unless the connection may end before it is through.
 func (a *side) failed(what string, err error) {
-	testutil.Holds(a.tr.s.t, a.tr.mayFail(), "transfer %d: %s: %v", a.tr.id, what, err)
+	may := a.tr.s.deadly.Load() || a.tr.sides[0].quits != orderly || a.tr.sides[1].quits != orderly
+	testutil.Holds(a.tr.s.t, may, "transfer %d: %s: %v", a.tr.id, what, err)
 }
 
 // writes writes the text, a piece at a time, and is through with it then.
