@@ -79,8 +79,7 @@ func TestNodeReachesItsAPIServerOnceThereIsALink(t *testing.T) {
 	opts.SyncInterval, opts.SyncIntervalCap = 10*time.Millisecond, 10*time.Millisecond
 	at := onNode(t, &opts)
 	a, _ := runAgent(t, opts)
-	early := make(chan string, 1)
-	go func() { early <- asks(t, at) }()
+	early := testutil.Later(func() string { return asks(t, at) })
 	testutil.Eventually(t, "the early one waits", func() bool { return a.api.front.Slots.Count() == 1 })
 	s.mu.Lock()
 	s.refuse = nil

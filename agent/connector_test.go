@@ -148,15 +148,14 @@ func TestNameUnknownToTheServer(t *testing.T) {
 		return nil, nil // crypto/tls then says unrecognized_name
 	}})
 	testutil.NoError(t, err)
-	refused := make(chan error, 1)
-	go func() {
+	refused := testutil.Later(func() error {
 		conn, err := l.Accept()
 		if err == nil {
 			err = conn.(*tls.Conn).HandshakeContext(t.Context())
 			_ = conn.Close()
 		}
-		refused <- err
-	}()
+		return err
+	})
 	_, err = connectOnce(t, testOptions(config, l.Addr().String()))
 	_ = l.Close()
 	if <-refused == nil || err == nil || !strings.Contains(err.Error(), "unrecognized name; the server does not know the name it was asked for: check --server-name") {

@@ -69,8 +69,7 @@ func TestDrainKeepsConnectionsThatOutliveTheirLinks(t *testing.T) {
 	_, stop := runAgent(t, opts)
 	ses, address := server.next().peer.(*link.Session), testutil.Echo(t)
 	c := testutil.Must(openToResume(t, ses, address, 0))(t)
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
+	stopped := testutil.Later(stop)
 	for epoch := range uint32(2) {
 		testutil.Receive(t, "the server is told that the agent drains", ses.Drains().Done())
 		_ = ses.Close()
@@ -97,11 +96,9 @@ func TestDrainKeepsAConnectionThatWasBeingDialed(t *testing.T) {
 	})
 	_, stop := runAgent(t, opts)
 	ses, address := server.next().peer.(*link.Session), testutil.Echo(t)
-	opened := make(chan error, 1)
-	go func() { opened <- testutil.Err(openToResume(t, ses, address, 0)) }()
+	opened := testutil.Later(func() error { return testutil.Err(openToResume(t, ses, address, 0)) })
 	testutil.Receive(t, "a dial", asked)
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
+	stopped := testutil.Later(stop)
 	testutil.Receive(t, "the server is told that the agent drains", ses.Drains().Done())
 	time.Sleep(4 * drainPoll) // several polls, which find nothing open
 	close(release)

@@ -289,8 +289,7 @@ func runAgent(t *testing.T, opts Options) (a *Agent, stop func() error) {
 	t.Helper()
 	a = testutil.Must(New(opts))(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
+	done := testutil.Later(func() error { return a.Run(ctx) })
 	stop = sync.OnceValue(func() error { cancel(); return testutil.Receive(t, "the agent ends", done) })
 	t.Cleanup(func() { _ = stop() })
 	return a, stop

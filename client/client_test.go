@@ -268,13 +268,12 @@ func TestCloseEndsDials(t *testing.T) {
 		"a server": {Address: tcp.Addr().String(), CAFile: "ca.crt"},
 	} {
 		c := testutil.Must(client.New(o))(t)
-		failed := make(chan error, 1)
-		go func() {
+		failed := testutil.Later(func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 			defer cancel()
 			_, err := c.DialContext(ctx, "tcp", webAddress)
-			failed <- err
-		}()
+			return err
+		})
 		select {
 		case err := <-failed:
 			t.Errorf("%s: it does not wait: %v", name, err)

@@ -74,8 +74,7 @@ func hold(t *testing.T, d tunnel.Dialer, n int, target string, use func(tunnel.C
 func benchTarget(t *testing.T) string {
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- bench.ServeTarget(ctx, l) }()
+	done := testutil.Later(func() error { return bench.ServeTarget(ctx, l) })
 	t.Cleanup(func() { cancel(); <-done })
 	return l.Addr().String()
 }
@@ -130,11 +129,10 @@ func roundTripsBeside(t *testing.T, path bench.Path, length time.Duration, alone
 	r := like()
 	control := bench.Path{Name: r.name, Dialer: r, Target: path.Target}
 	for range tries - 1 {
-		beside := make(chan bench.Latency, 1)
-		go func() {
+		beside := testutil.Later(func() bench.Latency {
 			l, _ := control.RoundTrip(t.Context(), length) // none is 0, and bounds nothing
-			beside <- l
-		}()
+			return l
+		})
 		among = must(path.RoundTrip(t.Context(), length))(t)
 		bound = max(besideBound(alone), besideBound(<-beside))
 		t.Logf("%s: again: p99 %v, want at most %v", path.Name, among.P99, bound)

@@ -194,14 +194,13 @@ func (v *vault) serve(c *net.TCPConn, o order) error {
 
 // exchange sends and receives at once.
 func exchange(c tunnelConn, o order) error {
-	sent := make(chan error, 1)
-	go func() {
+	sent := testutil.Later(func() error {
 		err := o.give(c)
 		if err == nil {
 			err = c.CloseWrite()
 		}
-		sent <- err
-	}()
+		return err
+	})
 	err := o.take(c)
 	if err == nil {
 		err = end(c)

@@ -235,14 +235,13 @@ func TestNodesWaitForAnAgentBesideTheAPIServer(t *testing.T) {
 	r := startServer(t, byAgent, func(o *Options) { o.Settle, o.DialTimeout, o.ResumeWindow = time.Hour, time.Hour, time.Minute })
 	node := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent("node")))(t)
 	asks := func() <-chan error {
-		answered := make(chan error, 1)
-		go func() {
+		answered := testutil.Later(func() error {
 			c, err := askAPI(t, node)
 			if err == nil {
 				_ = c.Close()
 			}
-			answered <- err
-		}()
+			return err
+		})
 		r.eventually("it waits", func() bool { return r.limits.PendingDials() == 1 })
 		return answered
 	}

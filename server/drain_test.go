@@ -130,8 +130,7 @@ func TestPendingDialIsCancelledByTheEnd(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
-		failed := make(chan error, 1)
-		go func() { _, err := r.dial(kind, "x:1"); failed <- err }()
+		failed := testutil.Later(func() error { return testutil.Err(r.dial(kind, "x:1")) })
 		<-asked
 		r.stop()
 		err := r.wait(20 * time.Second)

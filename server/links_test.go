@@ -35,13 +35,12 @@ func serve(t *testing.T, cfg link.Config, leave func()) *served {
 	t.Helper()
 	a, b := net.Pipe()
 	s := &served{wire: b, returned: make(chan any, 1)}
-	met := make(chan error, 1)
-	go func() {
+	met := testutil.Later(func() error {
 		var err error
 		cfg.Hello = link.Hello{Role: link.RoleServer}
 		s.near, err = link.Meet(t.Context(), a, cfg)
-		met <- err
-	}()
+		return err
+	})
 	var err error
 	s.far, err = link.Connect(t.Context(), b, link.Config{Hello: link.Hello{Role: link.RoleClient}})
 	testutil.NoError(t, err)

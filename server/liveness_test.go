@@ -68,8 +68,7 @@ func testSilentAgentIsNoticed(t *testing.T, kind string) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	failed := make(chan error, 1)
-	go func() { _, err := r.dial("connect-uds", "x:1"); failed <- err }()
+	failed := testutil.Later(func() error { return testutil.Err(r.dial("connect-uds", "x:1")) })
 	<-asked
 	freeze()
 	if err := <-failed; !isStatus(err, 503, "agent went away") { // the caller gives up after a minute

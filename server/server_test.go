@@ -243,8 +243,7 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 		}
 		a := r.agent(agents, agentHello{id: "a1"}, hang)
 		for _, kind := range clientKinds {
-			failed := make(chan error, 1)
-			go func() { _, err := r.dial(kind, "x:1"); failed <- err }()
+			failed := testutil.Later(func() error { return testutil.Err(r.dial(kind, "x:1")) })
 			<-asked
 			if kind == clientKinds[0] {
 				r.eventually("pending", func() bool { return r.metric("pending_backend_dials 1") })
@@ -264,8 +263,7 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 		}
 
 		// With another agent the caller does not notice.
-		c := make(chan error, 1)
-		go func() { _, err := r.dial("connect-uds", "x:1"); c <- err }()
+		c := testutil.Later(func() error { return testutil.Err(r.dial("connect-uds", "x:1")) })
 		<-asked
 		r.agent("link", agentHello{id: "a2"}, echoing)
 		a.Close()

@@ -75,8 +75,7 @@ func serve(t testing.TB, o Options, d tunnel.Dialer) *serving {
 func serveOn(t testing.TB, s *Server, ln net.Listener) *serving {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, ln) }()
+	ended := testutil.Later(func() error { return s.Serve(ctx, ln) })
 	stop := sync.OnceValue(func() error {
 		cancel()
 		select {

@@ -122,11 +122,7 @@ func TestSmallChunksGoFirst(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for range times {
 			began := time.Now()
-			sent := make(chan error, 1)
-			go func() {
-				_, err := typist.client.Write(make([]byte, 100))
-				sent <- err
-			}()
+			sent := testutil.Later(func() error { return testutil.Err(typist.client.Write(make([]byte, 100))) })
 			testutil.Must(io.ReadFull(typist.target, make([]byte, 100)))(t)
 			testutil.NoError(t, <-sent)
 			testutil.AtMost(t, time.Since(began), most, "time that 100 bytes took")

@@ -54,8 +54,7 @@ func TestEndWaitsForWritesUnderWay(t *testing.T) {
 	}, func(t *testing.T, read func(*socket) error) {
 		s, told := resetSocket(t)
 		s.writing.Add(1)
-		got := make(chan error, 1)
-		go func() { got <- read(s) }()
+		got := testutil.Later(func() error { return read(s) })
 		for s.verdict.Load() == nil && len(got) == 0 {
 			time.Sleep(time.Millisecond)
 		}

@@ -185,10 +185,8 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	first := make(chan error, 1)
-	go func() { _, err := s.Dial(ctx, tunnel.NewFlow("tcp", target)); first <- err }()
-	second := make(chan error, 1)
-	go func() { time.Sleep(20 * time.Millisecond); second <- roundTripTo(t, s, target) }()
+	first := testutil.Later(func() error { return testutil.Err(s.Dial(ctx, tunnel.NewFlow("tcp", target))) })
+	second := testutil.Later(func() error { time.Sleep(20 * time.Millisecond); return roundTripTo(t, s, target) })
 	time.Sleep(50 * time.Millisecond)
 	cancel()
 	testutil.Equal(t, tunnel.FailureOf(<-first), tunnel.FailCancelled, "the one who gave up")
@@ -214,8 +212,7 @@ func TestDialSurvivesALostLink(t *testing.T) {
 	})
 	server.Start(t)
 	s := client(t, at("192.0.2.1", server.Addr()), nil)
-	result := make(chan error, 1)
-	go func() { result <- roundTripTo(t, s, target) }()
+	result := testutil.Later(func() error { return roundTripTo(t, s, target) })
 	<-hold
 	server.Cut()
 	testutil.NoError(t, <-result)

@@ -45,8 +45,7 @@ func newShared(t *testing.T, value string) installer {
 	t.Helper()
 	i := newInstaller(t)
 	i.do("create", "namespace", sharedNamespace)
-	job := make(chan error, 1)
-	go func() { job <- i.runJob(sharedNamespace, "konnectivity-certs") }()
+	job := testutil.Later(func() error { return i.runJob(sharedNamespace, "konnectivity-certs") })
 	i.follow("helm install konnectivity charts/konnectivity --namespace " + sharedNamespace + " --set '" + value + "'" +
 		" --set image.repository=registry.example.com/konnectivity,image.tag=v1.0.0 --set agent.enabled=false")
 	testutil.NoError(t, <-job)

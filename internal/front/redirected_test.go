@@ -43,8 +43,7 @@ func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o 
 	s := testutil.Must(newRedirected(o, original))(t)
 	ln := testutil.Listen(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx, ln) }()
+	ended := testutil.Later(func() error { return s.Serve(ctx, ln) })
 	stop := sync.OnceValue(func() error { cancel(); return testutil.Receive(t, "Serve's end", ended) })
 	t.Cleanup(func() {
 		testutil.Succeeds(t, stop(), "Serve")

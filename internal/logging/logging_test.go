@@ -246,8 +246,7 @@ func TestHTTPErrorLog(t *testing.T) {
 		w.WriteHeader(200)
 		w.WriteHeader(200) // net/http complains
 	})}
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
+	done := testutil.Later(func() error { return server.Serve(l) })
 	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	fmt.Fprint(c, "GET / HTTP/1.0\r\n\r\n")
 	_, _ = c.Read(make([]byte, 100))

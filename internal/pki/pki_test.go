@@ -35,15 +35,14 @@ func handshake(t *testing.T, ca *pki.CA, server, client pki.Pair, name string) e
 	})
 	testutil.NoError(t, err)
 	defer l.Close()
-	result := make(chan error, 1)
-	go func() {
+	result := testutil.Later(func() error {
 		c, err := l.Accept()
 		if err == nil {
 			defer c.Close()
 			err = c.(*tls.Conn).Handshake()
 		}
-		result <- err
-	}()
+		return err
+	})
 	c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{
 		Certificates: []tls.Certificate{client.TLS()}, RootCAs: ca.Pool(), ServerName: name,
 	})

@@ -111,6 +111,13 @@ func EachInBubble[C any](t *testing.T, cases map[string]C, f func(*testing.T, C)
 	}
 }
 
+// Later calls f beside the test. The channel gets what it returns.
+func Later[T any](f func() T) <-chan T {
+	result := make(chan T, 1)
+	go func() { result <- f() }()
+	return result
+}
+
 // Start runs f beside the test, until stop is called or the test ends. Both end f's context, and
 // wait for f.
 func Start(t testing.TB, f func(context.Context)) (stop func()) {

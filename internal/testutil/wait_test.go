@@ -32,9 +32,8 @@ func TestWaits(t *testing.T) {
 		never := func() bool { return false }
 		Holds(t, fails(func(t testing.TB) { Within(t, time.Minute, "never", never) }), "it never failed")
 		AtLeast(t, time.Since(start), time.Minute, "a condition that never holds took")
-		c := make(chan int, 1)
-		c <- 7
-		Equal(t, Receive(t, "seven", c), 7, "received")
+		Equal(t, Receive(t, "seven", Later(func() int { return 7 })), 7, "received")
+		c := make(chan int)
 		nothing := func(t testing.TB) { Receive(t, "nothing", c) }
 		Holds(t, fails(nothing), "received nothing, without failing")
 		close(c)

@@ -101,8 +101,7 @@ func connect(t *testing.T, server, client *tls.Config) (*tls.Conn, *tls.Conn) {
 
 // finish exchanges a byte each way over a pair.
 func finish(s, c *tls.Conn) outcome {
-	served := make(chan error, 1)
-	go func() { served <- echo(s) }()
+	served := testutil.Later(func() error { return echo(s) })
 	var o outcome
 	o.clientErr = ping(c)
 	if o.clientErr != nil {

@@ -719,8 +719,7 @@ func TestAcceptErrors(t *testing.T) {
 		s.errs <- syscall.EMFILE
 	}
 	s.errs <- syscall.ECONNABORTED
-	served := make(chan error, 1)
-	go func() { served <- f.Serve(t.Context(), s) }()
+	served := testutil.Later(func() error { return f.Serve(t.Context(), s) })
 	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	send(t, c, "Q")
 	expect(t, c, "connect Q")

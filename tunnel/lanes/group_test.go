@@ -465,8 +465,7 @@ func TestStruckDial(t *testing.T) {
 		withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
 			f := tunnel.NewFlow("tcp", "hangs:1")
 			f.Resume = outlives
-			failed := make(chan error, 1)
-			go func() { _, err := g.Dial(t.Context(), f); failed <- err }()
+			failed := testutil.Later(func() error { return testutil.Err(g.Dial(t.Context(), f)) })
 			for _, far := range r.far {
 				synctest.Wait()
 				if far.Streams() > 0 {
@@ -493,11 +492,10 @@ func TestRefusedDial(t *testing.T) {
 func TestStruckDialFailsOnceItsGroupHasEnded(t *testing.T) {
 	for range 200 {
 		withGroup(t, 1, Options{}, func(t *testing.T, r *rig, g *Group) {
-			failed := make(chan bool, 1)
-			go func() {
+			failed := testutil.Later(func() bool {
 				_, err := g.Dial(t.Context(), tunnel.NewFlow("tcp", "hangs:1"))
-				failed <- err != nil && tunnel.Closed(g.Done())
-			}()
+				return err != nil && tunnel.Closed(g.Done())
+			})
 			synctest.Wait()
 			_ = r.far[0].Close()
 			testutil.Holds(t, <-failed, "it lives on")

@@ -15,11 +15,10 @@ func TestNoProtocol(t *testing.T) {
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true}))(t)
 	a, b := net.Pipe()
 	defer a.Close()
-	served := make(chan error, 1)
-	go func() {
+	served := testutil.Later(func() error {
 		defer b.Close()
-		served <- tls.Server(b, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{"h2"}}).Handshake()
-	}()
+		return tls.Server(b, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{"h2"}}).Handshake()
+	})
 	err := tls.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "server", NextProtos: []string{ALPN}}).Handshake()
 	server := <-served
 	testutil.Holds(t, NoProtocol(err) && server != nil, "a server without the link: %v; there: %v", err, server)

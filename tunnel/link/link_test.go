@@ -42,8 +42,7 @@ func tlsPair(t testing.TB) (net.Conn, net.Conn) {
 	near, far := tcpPair(t)
 	client := tls.Client(link.Buffered(near), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer", NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
 	server := tls.Server(link.Buffered(far), &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
-	done := make(chan error, 1)
-	go func() { done <- server.Handshake() }()
+	done := testutil.Later(server.Handshake)
 	testutil.NoError(t, client.Handshake())
 	testutil.NoError(t, <-done)
 	return client, server
@@ -56,11 +55,10 @@ func sessions(t testing.TB, near, far net.Conn, a, b link.Config) (*link.Session
 		ses *link.Session
 		err error
 	}
-	accepted := make(chan result, 1)
-	go func() {
+	accepted := testutil.Later(func() result {
 		ses, err := link.Accept(context.Background(), far, b)
-		accepted <- result{ses, err}
-	}()
+		return result{ses, err}
+	})
 	first, err := link.Connect(context.Background(), near, a)
 	second := <-accepted
 	testutil.NoError(t, err)

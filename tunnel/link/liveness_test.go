@@ -113,8 +113,7 @@ func TestDeadPeers(t *testing.T) {
 			s := newStill(t, c.role)
 			c.peer(s)
 			// A writer that is stuck, or waits for credit, must come back too.
-			stuck := make(chan error, 1)
-			go func() { _, err := s.streams[0].Write(make([]byte, 1<<20)); stuck <- err }()
+			stuck := testutil.Later(func() error { return testutil.Err(s.streams[0].Write(make([]byte, 1<<20))) })
 			s.wantDead(c.failure)
 			testutil.Fails(t, <-stuck, "a write to a dead peer")
 		})

@@ -97,8 +97,7 @@ func TestUntrustedPeersAreNotUnheard(t *testing.T) {
 	defer raw.Close()
 	ctx := testutil.Context(t)
 	var p Path
-	done := make(chan error, 1)
-	go func() { done <- p.Secure(ctx, tls.Client(raw, &tls.Config{ServerName: "peer"})) }()
+	done := testutil.Later(func() error { return p.Secure(ctx, tls.Client(raw, &tls.Config{ServerName: "peer"})) })
 	peer := <-accepted
 	defer peer.Close()
 	testutil.Eventually(t, "the hello to be sent again", func() bool { return lookAt(raw).unheard })

@@ -137,16 +137,15 @@ func newRigTo(t testing.TB, role byte, conn, far net.Conn, initiator bool, cfg l
 	for _, name := range cfg.Hello.Features { // the raw peer has what the session has
 		hello.payload = append(hello.payload, fields(7, name)...)
 	}
-	started := make(chan error, 1)
-	go func() {
+	started := testutil.Later(func() error {
 		start := link.Accept
 		if initiator {
 			start = link.Connect
 		}
 		var err error
 		r.ses, err = start(context.Background(), conn, cfg)
-		started <- err
-	}()
+		return err
+	})
 	if initiator {
 		r.wantType(tHello, 0)
 		r.send(hello)

@@ -63,11 +63,7 @@ func TestManagersThatAreClosedSaySo(t *testing.T) {
 // closeBeside closes an end while one waits to read from it or to write to it.
 func closeBeside(t *testing.T, c tunnel.Conn, wait func([]byte) (int, error)) {
 	t.Helper()
-	let := make(chan error, 1)
-	go func() {
-		_, err := wait(make([]byte, 1<<20))
-		let <- err
-	}()
+	let := testutil.Later(func() error { return testutil.Err(wait(make([]byte, 1<<20))) })
 	synctest.Wait()
 	_ = c.Close()
 	if err, is := already(t, "who waits is let go", let); is {
@@ -134,11 +130,7 @@ func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
 			if moved {
 				w.servers[0].relink(toOpener)
 			}
-			done := make(chan error, 1)
-			go func() {
-				_, err := c.Write(make([]byte, 1<<20))
-				done <- err
-			}()
+			done := testutil.Later(func() error { return testutil.Err(c.Write(make([]byte, 1<<20))) })
 			time.Sleep(5 * time.Second)
 			if err, is := already(t, "the peer's write returns long before the end of the window", done); is {
 				testutil.Succeeds(t, err, "the peer's write")
@@ -285,11 +277,10 @@ func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		w.memory.Hold(memory)
 		defer w.memory.Hold(-memory)
-		first := make(chan int, 1)
-		go func() {
+		first := testutil.Later(func() int {
 			n, _ := a.Write(make([]byte, 1<<20)) // until it waits for credit
-			first <- n
-		}()
+			return n
+		})
 		synctest.Wait()
 		plain := w.agent.Stats().Degraded
 		testutil.Requires(t, plain == 1, "%d connections have become plain", plain)

@@ -21,12 +21,11 @@ func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
 		testutil.Must(e.registerDial(t.Context(), token, first))(t)
 		c := e.newConn(nil, time.Minute, 0, token, "dest:1")
 		testutil.NoError(t, e.add(c, first))
-		entered := make(chan bool, 1)
-		go func() {
+		entered := testutil.Later(func() bool {
 			done, err := e.registerDial(t.Context(), token, &dial{number: 1, answered: make(chan struct{})})
 			testutil.Succeeds(t, err, "the second dial")
-			entered <- done
-		}()
+			return done
+		})
 		synctest.Wait()
 		testutil.Equal(t, len(entered), 0, "dials that go on before there is a carrier")
 		if !told {

@@ -90,11 +90,10 @@ func TestCloseWriteBehindADeadline(t *testing.T) {
 		testutil.Must(c.Write([]byte("hello")))(t)
 		testutil.NoError(t, c.SetWriteDeadline(time.Unix(1, 0)))
 		testutil.NoError(t, c.CloseWrite())
-		got := make(chan string, 1)
-		go func() {
+		got := testutil.Later(func() string {
 			all, err := io.ReadAll(a)
-			got <- fmt.Sprint(string(all), err)
-		}()
+			return fmt.Sprint(string(all), err)
+		})
 		if text, is := already(t, "the peer reads the end", got); is {
 			testutil.Equal(t, text, "hello<nil>", "what the peer reads")
 		}

@@ -45,11 +45,9 @@ func repeatedDial(t *testing.T, held int) {
 	})}}
 	w.begin(1, time.Minute)
 	h := &hostile{w: w, token: [16]byte{7}}
-	old := make(chan error, 1)
-	go func() { _, err := h.attempt(0); old <- err }()
+	old := testutil.Later(func() error { return testutil.Err(h.attempt(0)) })
 	<-dials
-	again := make(chan error, 1)
-	go func() { _, err := h.attempt(0); again <- err }()
+	again := testutil.Later(func() error { return testutil.Err(h.attempt(0)) })
 	select {
 	case err := <-again:
 		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailStale, "what the same attempt is told while it goes on")
@@ -83,8 +81,7 @@ func TestGivenUpDialBecomesNothing(t *testing.T) {
 	})}}
 	w.begin(1, time.Minute)
 	h := &hostile{w: w, token: [16]byte{7}}
-	old := make(chan error, 1)
-	go func() { _, err := h.attempt(0); old <- err }()
+	old := testutil.Later(func() error { return testutil.Err(h.attempt(0)) })
 	<-dials
 	st := testutil.Must(h.attempt(1))(t)
 	defer st.Close()

@@ -219,8 +219,7 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 	far := testutil.Must(ln.Accept())(w.t)
 	defer far.Close()
 
-	stopped := make(chan error, 1)
-	go func() { stopped <- r.stop() }()
+	stopped := testutil.Later(r.stop)
 	testutil.Eventually(t, "/readyz says that it is shutting down", func() bool {
 		_, err := get("", "", r.check+"/readyz")
 		return err != nil && strings.Contains(err.Error(), "shutting down")

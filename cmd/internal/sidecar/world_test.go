@@ -132,8 +132,7 @@ func (w *world) start(o *Options) *running {
 	if s.admin != nil {
 		r.admin = s.admin.Addr().String()
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.run(ctx) }()
+	ended := testutil.Later(func() error { return s.run(ctx) })
 	r.stop = sync.OnceValue(func() error {
 		cancel()
 		select {
