@@ -139,8 +139,7 @@ func TestDrainDoesNotWaitForNodesPrograms(t *testing.T) {
 	opts.Grace = time.Hour
 	at := onNode(t, &opts)
 	_, stop := runAgent(t, opts)
-	c := testutil.Must(net.Dial("tcp", at))(t)
-	defer c.Close()
+	c := testutil.Opened(net.Dial("tcp", at))(t)
 	b := make([]byte, 3)
 	testutil.Must(io.ReadFull(c, b))(t)
 	testutil.NoError(t, stop())
@@ -320,8 +319,7 @@ func TestNodesConnectionsAvoidAServerThatIsLeft(t *testing.T) {
 	preferred.refuseAll(errRefusal)
 	testutil.Eventually(t, "the other is connected", func() bool { return slices.Equal(connected(), []string{left.id}) })
 	link := left.next().peer
-	held := testutil.Must(link.Dial(testutil.Context(t), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
-	defer held.Close()
+	testutil.Opened(link.Dial(testutil.Context(t), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
 	o.connected(t)
 	preferred.refuseAll(nil)
 	testutil.Receive(t, "the server is left", link.Drains().Done())

@@ -45,8 +45,7 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 			return tunnel.Wrap(c), nil
 		})
 		_, stop := runAgent(t, opts)
-		c := testutil.Must(s.next().Dial(t.Context(), tunnel.NewFlow("tcp", sink)))(t)
-		defer c.Close()
+		c := testutil.Opened(s.next().Dial(t.Context(), tunnel.NewFlow("tcp", sink)))(t)
 		rest := make([]byte, 100<<10)
 		testutil.Must(c.Write(rest))(t)
 		testutil.NoError(t, c.CloseWrite())

@@ -302,8 +302,7 @@ func TestRefusedSuccessors(t *testing.T) {
 func TestHandoverFromAHolderThatIsUnknown(t *testing.T) {
 	t.Parallel() // it waits
 	s := newSuccession(t, false)
-	socket := testutil.Must(net.Listen("unix", s.path))(t)
-	defer socket.Close()
+	socket := testutil.Opened(net.Listen("unix", s.path))(t)
 	came := make(chan wire, 1)
 	go func() {
 		c, err := socket.Accept()

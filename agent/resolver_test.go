@@ -38,8 +38,7 @@ func TestSlowNameDelaysNoOther(t *testing.T) {
 			}
 			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ctx.Err()
 		}}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := testutil.ContextFor(t, time.Second)
 		found, err := r.resolve(ctx)
 		testutil.Holds(t, len(found) == 1 && found[0].host == "up.example" && err != nil, "%v, %v", found, err)
 	})

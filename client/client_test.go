@@ -73,8 +73,7 @@ func TestWays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl := newClient(t, c.change)
-			conn := testutil.Must(cl.DialContext(client.WithID(t.Context(), "my-id"), "tcp", target))(t)
-			defer conn.Close()
+			conn := testutil.Opened(cl.DialContext(client.WithID(t.Context(), "my-id"), "tcp", target))(t)
 			testutil.Equal(t, dialedID.Load(), any("my-id"), "the id that the agent knows it by")
 			says(t, conn, "hello")
 			testutil.NoError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
@@ -107,8 +106,7 @@ func TestResets(t *testing.T) {
 		"a socket": {func(o *client.Options) { *o = client.Options{Socket: socketPath} }, io.EOF},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn := testutil.Must(newClient(t, c.change).Dial("tcp", target))(t)
-			defer conn.Close()
+			conn := testutil.Opened(newClient(t, c.change).Dial("tcp", target))(t)
 			testutil.Must(io.WriteString(conn, "x"))(t)
 			testutil.ErrorIs(t, testutil.Err(conn.Read(make([]byte, 1))), c.want, "what it reads")
 		})
@@ -119,8 +117,7 @@ func TestResets(t *testing.T) {
 func TestClosedClients(t *testing.T) {
 	testutil.Each(t, map[string]time.Duration{"auto": 0, "plain": -1}, func(t *testing.T, window time.Duration) {
 		c := newClient(t, func(o *client.Options) { o.ResumeWindow = window })
-		conn := testutil.Must(c.Dial("tcp", testutil.Echo(t)))(t)
-		defer conn.Close()
+		conn := testutil.Opened(c.Dial("tcp", testutil.Echo(t)))(t)
 		read := make(chan error)
 		go func() { read <- testutil.Err(conn.Read(make([]byte, 1))) }()
 		testutil.NoError(t, c.Close())
@@ -260,8 +257,7 @@ func TestRenewedFiles(t *testing.T) {
 
 // A dial fails at once when its Client is closed, whatever it waits for.
 func TestCloseEndsDials(t *testing.T) {
-	silent := testutil.Must(net.Listen("unix", "silent.sock"))(t)
-	defer silent.Close()
+	testutil.Opened(net.Listen("unix", "silent.sock"))(t)
 	tcp := testutil.Listen(t)
 	for name, o := range map[string]client.Options{
 		"a socket": {Socket: "silent.sock"},

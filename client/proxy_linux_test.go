@@ -23,8 +23,7 @@ func TestProxyThatLargePacketsDoNotReach(t *testing.T) {
 		o.Proxy = &url.URL{Scheme: "http", Host: l.Addr().String(), User: url.UserPassword("user", "pass")}
 	})
 	testutil.Eventually(t, "a link", func() bool { return c.Ready() == nil })
-	conn := testutil.Must(c.Dial("tcp", testutil.Echo(t)))(t)
-	defer conn.Close()
+	conn := testutil.Opened(c.Dial("tcp", testutil.Echo(t)))(t)
 	says(t, conn, strings.Repeat("large", 10_000))
 }
 

@@ -24,8 +24,7 @@ func ask[T any](r *rig, name string) (out T) {
 func TestAdminAPI(t *testing.T) {
 	r := startServer(t)
 	r.agent("link", agentHello{id: "a-link", identifiers: "default-route=true&cidr=10.0.0.0/8"}, echoing)
-	sidecar := testutil.Must(r.clientLink())(t)
-	defer sidecar.Close()
+	sidecar := testutil.Opened(r.clientLink())(t)
 	for _, kind := range []string{"connect-tls", "grpc-uds"} {
 		r.roundTrip(r.mustDial(kind, "echo:1"), 1000)
 	}

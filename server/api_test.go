@@ -340,8 +340,7 @@ func TestAServerLeavesNodesWithoutAnother(t *testing.T) {
 	t.Parallel() // it waits
 	r := startServer(t, byAgent, func(o *Options) { o.Grace, o.ResumeWindow = time.Hour, time.Minute })
 	newBeside("b").at(r)
-	c := testutil.Must(r.fromNode("node"))(t)
-	defer c.Close()
+	c := testutil.Opened(r.fromNode("node"))(t)
 	says(t, c, "b")
 	r.stopped()
 }

@@ -221,8 +221,7 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	other := testutil.Must(net.Listen("tcp", loopback(testutil.Reserved(t))))(t)
-	defer other.Close()
+	other := testutil.Opened(net.Listen("tcp", loopback(testutil.Reserved(t))))(t)
 	blue.write(fmt.Sprintf("listen: {agentPort: %d}\n", other.Addr().(*net.TCPAddr).Port))
 	s.eventually("it is told", func() bool {
 		got := blue.listed()

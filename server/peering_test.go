@@ -413,8 +413,7 @@ func TestForwardedOnce(t *testing.T) {
 	r.agent("link", agentHello{id: "a"}, echoing)
 	testutil.NoError(t, ask(""))
 	r.hasMetrics(`requests_total{front="server",outcome="ok"} 1`)
-	again := testutil.Must(fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1")))(t)
-	defer again.Close()
+	testutil.Opened(fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1")))(t)
 	failedAs(t, testutil.Err(fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1"))), tunnel.FailExhausted, "routes are told twice on one link")
 }
 

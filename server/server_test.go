@@ -113,8 +113,7 @@ func TestLostLinksCountAsErrors(t *testing.T) {
 // A client by link hears whether an agent serves, at once and as that changes.
 func TestLinksHearWhetherAgentsServe(t *testing.T) {
 	r := startServer(t)
-	ses := testutil.Must(r.clientLink())(t)
-	defer ses.Close()
+	ses := testutil.Opened(r.clientLink())(t)
 	said := ses.Serving()
 	testutil.Holds(t, said.Told && said.Why == "no connection to any proxy agent", "without an agent: %+v", said)
 	a := r.agent("grpc", agentHello{id: "a1"}, echoing)
@@ -450,8 +449,7 @@ func TestARefusedAgentIsNoTimeout(t *testing.T) {
 // An agent that is refused, and admitted by another stream of its connection, is not.
 func TestAnAgentMayTryAgainOnItsConnection(t *testing.T) {
 	r := startServer(t)
-	conn := testutil.Must(grpc.NewClient(r.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(r.tls()))))(t)
-	defer conn.Close()
+	conn := testutil.Opened(grpc.NewClient(r.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(r.tls()))))(t)
 	cfg := legacy.AgentConfig{ID: "a", Identifiers: "%zz", Forwarder: forwarder(echoing)}
 	testutil.Fails(t, testutil.Err(legacy.ConnectAgent(testutil.Context(t), conn, cfg)), "it is admitted")
 	cfg.Identifiers = ""

@@ -124,8 +124,7 @@ func TestClientsWithoutProofAreRefused(t *testing.T) {
 	// An agent beside the API server gets others' connections, so that a token is not enough.
 	hello := link.Hello{Role: link.RoleAgent, ID: "s", Token: "a:one", Features: []string{link.FeatureAPIServer}}
 	testutil.ErrorSays(t, testutil.Err(r.clientLinkAs(r.bare(link.ALPN), hello)), "certificate", "an agent by token")
-	c := testutil.Must(tls.Dial("tcp", r.tcp, r.bare("h2")))(t)
-	defer c.Close()
+	c := testutil.Opened(tls.Dial("tcp", r.tcp, r.bare("h2")))(t)
 	testutil.Must(io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))(t)
 	text, err := io.ReadAll(c)
 	testutil.Holds(t, len(text) == 0, "by gRPC it hears %q, %v", text, err)

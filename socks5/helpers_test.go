@@ -114,8 +114,7 @@ func echo(c *net.TCPConn) {
 
 func connect(t testing.TB, addr string) *net.TCPConn {
 	t.Helper()
-	c := testutil.Must(net.Dial("tcp", addr))(t)
-	t.Cleanup(func() { _ = c.Close() })
+	c := testutil.Opened(net.Dial("tcp", addr))(t)
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c.(*net.TCPConn)
 }

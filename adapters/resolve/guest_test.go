@@ -265,8 +265,7 @@ func TestProbe(t *testing.T) {
 		}
 		testutil.Succeeds(t, g.Probe(t.Context()), "SERVFAIL")
 		d.answer = nil
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := testutil.ContextFor(t, time.Second)
 		testutil.Fails(t, g.Probe(ctx), "silence")
 	})
 }

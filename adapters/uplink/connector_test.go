@@ -30,15 +30,12 @@ func TestConnectorSessions(t *testing.T) {
 	toLinked, toOld := netip.MustParseAddrPort("192.0.2.1:8090"), netip.MustParseAddrPort("192.0.2.2:8090")
 	n := at("192.0.2.1", linked.Addr(), "192.0.2.2", old.Addr())
 	c := newTestConnector(t, n)
-	first := testutil.Must(c.sessionAt(t.Context(), toLinked))(t)
-	defer first.Close()
-	second := testutil.Must(c.sessionAt(t.Context(), toLinked))(t)
-	defer second.Close()
+	first := testutil.Opened(c.sessionAt(t.Context(), toLinked))(t)
+	second := testutil.Opened(c.sessionAt(t.Context(), toLinked))(t)
 	if first.Key() == second.Key() || first.(*linkSession).addr != toLinked {
 		t.Errorf("links %q and %q, the first to %v", first.Key(), second.Key(), first.(*linkSession).addr)
 	}
-	third := testutil.Must(c.sessionAt(t.Context(), toOld))(t)
-	defer third.Close()
+	third := testutil.Opened(c.sessionAt(t.Context(), toOld))(t)
 	if s, ok := third.(*connectSession); !ok || s.addr != toOld || s.take() != nil {
 		t.Errorf("to a server without links it makes %T", third)
 	}
@@ -51,8 +48,7 @@ func TestConnectorSessions(t *testing.T) {
 	defer s.Close()
 	testutil.Equal(t, addr, toOld, "the address")
 	testutil.Equal(t, s.(*connectSession).spare != nil, true, "there is a spare connection")
-	far := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
-	defer far.Close()
+	far := testutil.Opened(s.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
 	says(t, far, "by CONNECT")
 }
 

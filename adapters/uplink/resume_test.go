@@ -101,8 +101,7 @@ func TestConnectionsWaitForTheirAgent(t *testing.T) {
 	s := client(t, at("192.0.2.1", servers["a"].Addr(), "192.0.2.2", servers["b"].Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
 	runLinked(t, s, 2)
 	f := tunnel.NewFlow("tcp", testutil.Echo(t))
-	c := testutil.Must(s.Dial(t.Context(), f))(t)
-	defer c.Close()
+	c := testutil.Opened(s.Dial(t.Context(), f))(t)
 	says(t, c, "before")
 	knows := servers[f.Hop.ID]
 	knows.Stop()
@@ -141,8 +140,7 @@ func TestSearchFindsAServerWithAgents(t *testing.T) {
 	first, second := resuming(t, agent), resuming(t, agent)
 	first.Agents = noAgents
 	s := twoLinks(t, first, second)
-	c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
-	defer c.Close()
+	c := testutil.Opened(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
 	testutil.Eventually(t, "a dial by the server with agents", func() bool {
 		f := tunnel.NewFlow("tcp", target)
 		c := testutil.Must(s.Dial(t.Context(), f))(t)

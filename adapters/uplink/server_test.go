@@ -121,8 +121,7 @@ func TestServerOutOfReach(t *testing.T) {
 	server := newFake(t).Start(t)
 	oldServer := newFake(t).Old().Start(t)
 	closed := testutil.Refusing(t)
-	silent := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer silent.Close()
+	silent := testutil.Opened(net.Listen("tcp", "127.0.0.1:0"))(t)
 	nobody := knowsNobody(t)
 	for name, c := range map[string]struct {
 		names  *names

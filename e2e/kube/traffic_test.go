@@ -168,8 +168,7 @@ func TestAbandonedLogs(t *testing.T) {
 			all.Go(func() error { return api.abandon(t.Context(), &opened, i%5 != 0) })
 		}
 		testutil.NoError(t, all.Wait())
-		ctx, cancel := context.WithTimeout(t.Context(), patience/2)
-		defer cancel()
+		ctx := testutil.ContextFor(t, patience/2)
 		testutil.Succeeds(t, api.exec(ctx, 1), "exec right after")
 		api.rest()
 		c.settle(t, base)

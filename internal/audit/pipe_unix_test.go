@@ -44,8 +44,7 @@ func TestPipe(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	testutil.NoError(t, syscall.Mkfifo(path, 0o600))
-	reader := testutil.Must(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))(t)
-	defer reader.Close()
+	reader := testutil.Opened(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))(t)
 	l, _ := openLog(t, path)
 	stop := run(t, l)
 	n := 0

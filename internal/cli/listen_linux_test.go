@@ -16,12 +16,9 @@ import (
 
 // Accepted connections hold as few unsent bytes as their listener is set to.
 func TestAcceptedConnectionsHoldFewUnsentBytes(t *testing.T) {
-	l := testutil.Must(cli.ListenTCP("127.0.0.1:0"))(t)
-	defer l.Close()
-	client := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
-	defer client.Close()
-	conn := testutil.Must(l.Accept())(t)
-	defer conn.Close()
+	l := testutil.Opened(cli.ListenTCP("127.0.0.1:0"))(t)
+	testutil.Opened(net.Dial("tcp", l.Addr().String()))(t)
+	conn := testutil.Opened(l.Accept())(t)
 	raw := testutil.Must(conn.(*net.TCPConn).SyscallConn())(t)
 	var got int
 	var err error

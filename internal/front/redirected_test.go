@@ -53,8 +53,7 @@ func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o 
 
 func connect(t *testing.T, s *serving) *net.TCPConn {
 	t.Helper()
-	c := testutil.Must(net.Dial("tcp", s.addr))(t)
-	t.Cleanup(func() { _ = c.Close() })
+	c := testutil.Opened(net.Dial("tcp", s.addr))(t)
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c.(*net.TCPConn)
 }

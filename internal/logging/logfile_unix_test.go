@@ -37,8 +37,7 @@ func TestLogFileErrors(t *testing.T) {
 func TestPipesHaveNoSize(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	testutil.NoError(t, syscall.Mkfifo(path, 0o600))
-	pipe := testutil.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
-	defer pipe.Close()
+	pipe := testutil.Opened(os.OpenFile(path, os.O_RDWR, 0))(t)
 	out := &output{}
 	log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: 1000, Out: out, OutLevel: logrus.ErrorLevel}))(t)
 	lines := bufio.NewScanner(pipe)

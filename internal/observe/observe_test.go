@@ -145,8 +145,7 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 		close(entered)
 		<-r.Context().Done() // until the connection is cut
 	})
-	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
-	defer c.Close()
+	c := testutil.Opened(net.Dial("tcp", l.Addr().String()))(t)
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	<-entered
 	cancel()
@@ -163,8 +162,7 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 
 func TestServeReturnsListenerError(t *testing.T) {
 	l, done := serve(t, t.Context(), nil, http.NotFound)
-	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
-	defer c.Close()
+	c := testutil.Opened(net.Dial("tcp", l.Addr().String()))(t)
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	_ = c.SetReadDeadline(time.Now().Add(testutil.Patience))
 	testutil.Must(c.Read(make([]byte, 1)))(t)

@@ -3,6 +3,7 @@ package testutil
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -47,7 +48,13 @@ func NoError(t testing.TB, err error) {
 // Context returns a context that ends after Patience, and with the test.
 func Context(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	return ContextFor(t, Patience)
+}
+
+// ContextFor is Context with another bound.
+func ContextFor(t testing.TB, bound time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -77,6 +84,16 @@ func Must[T any](v T, err error) func(testing.TB) T {
 			t.Helper()
 			t.Fatal(err)
 		}
+		return v
+	}
+}
+
+// Opened is Must for what is closed when the test ends.
+func Opened[T io.Closer](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		NoError(t, err)
+		t.Cleanup(func() { _ = v.Close() })
 		return v
 	}
 }

@@ -14,12 +14,9 @@ import (
 
 func TestPeerOf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	l := testutil.Must(Listen(path, Options{}))(t)
-	defer l.Close()
-	near := testutil.Must(net.Dial("unix", path))(t)
-	defer near.Close()
-	far := testutil.Must(l.Accept())(t)
-	defer far.Close()
+	l := testutil.Opened(Listen(path, Options{}))(t)
+	testutil.Opened(net.Dial("unix", path))(t)
+	far := testutil.Opened(l.Accept())(t)
 	want := tunnel.NewIdentity("socket:" + path)
 	if runtime.GOOS == "linux" {
 		want = tunnel.NewIdentity("socket:"+path, fmt.Sprint("uid:", os.Getuid()))

@@ -17,8 +17,7 @@ import (
 
 func mustListen(t *testing.T, path string, o Options) net.Listener {
 	t.Helper()
-	l := testutil.Must(Listen(path, o))(t)
-	t.Cleanup(func() { l.Close() })
+	l := testutil.Opened(Listen(path, o))(t)
 	return l
 }
 

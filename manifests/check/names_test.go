@@ -405,8 +405,7 @@ func TestMonitorsFindEverything(t *testing.T) {
 
 // kind reads its configuration as strictly as this, and then makes the cluster.
 func TestKindConfiguration(t *testing.T) {
-	file := testutil.Must(os.Open("../kind/cluster.yaml"))(t)
-	defer file.Close()
+	file := testutil.Opened(os.Open("../kind/cluster.yaml"))(t)
 	var cluster v1alpha4.Cluster
 	decoder := yaml.NewDecoder(file)
 	decoder.KnownFields(true)

@@ -121,8 +121,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 func TestPartsThatNobodyUsesAreGivenToWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurnsOf(8)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := testutil.ContextFor(t, time.Second)
 		var wg sync.WaitGroup
 		wg.Go(func() { // never more than one
 			for quiet := new(tunnel.Client); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {

@@ -53,8 +53,7 @@ func found(t *testing.T, all []netip.AddrPort, err error) (s *Servers, lines int
 			TLS:   func(string, ...string) *tls.Config { return nil }, Known: registry.NewPeers(nil), Log: log,
 		})
 		testutil.NoError(t, failed)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := testutil.ContextFor(t, time.Minute)
 		s.Run(ctx)
 	})
 	return s, len(said.AllEntries())
@@ -124,8 +123,7 @@ func TestMissingBesideOneThatLeaves(t *testing.T) {
 		}))(t)
 		left := newItself()
 		s.set.Offer(address{at: netip.MustParseAddrPort("127.0.0.2:0")}, left)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := testutil.ContextFor(t, time.Minute)
 		time.AfterFunc(30*time.Second, func() {
 			testutil.Equal(t, s.Missing(), 1, "others that are missing")
 		})

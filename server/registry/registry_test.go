@@ -595,8 +595,7 @@ func TestTheAgentIsBlamedWhereItIsSilent(t *testing.T) {
 			}
 			s := newSetup(t, "default")
 			defer s.Join(Agent{ID: "a1", Via: "link"}, b).Leave()
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
+			ctx := testutil.ContextFor(t, 10*time.Second)
 			_, err := s.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
 			text := tunnel.AsDialError("", err).Text()
 			testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailTimeout &&

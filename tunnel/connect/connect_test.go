@@ -63,8 +63,7 @@ func TestHandshakeRequest(t *testing.T) {
 		request <- readHeaders(c)
 		_, _ = io.WriteString(c, "HTTP/1.1 200 Connection Established\r\n\r\n")
 	})
-	conn := testutil.Must(Handshake(testutil.Context(t), c, Request{Address: "[::1]:443", ID: "0123abcd", Span: 0xab, Authorization: "Basic eDp5", UserAgent: "x/1"}))(t)
-	defer conn.Close()
+	testutil.Opened(Handshake(testutil.Context(t), c, Request{Address: "[::1]:443", ID: "0123abcd", Span: 0xab, Authorization: "Basic eDp5", UserAgent: "x/1"}))(t)
 	want := "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nUser-Agent: x/1\r\nProxy-Authorization: Basic eDp5\r\nKonnectivity-Id: 0123abcd\r\n" +
 		"Traceparent: 00-" + tunnel.TraceID("0123abcd") + "-00000000000000ab-01\r\n\r\n"
 	testutil.Equal(t, <-request, want, "the request")
@@ -106,8 +105,7 @@ func TestHandshakeKeepsHalfClose(t *testing.T) {
 		got, _ := io.ReadAll(c)
 		fmt.Fprintf(c, "got %d", len(got))
 	})
-	conn := testutil.Must(Handshake(testutil.Context(t), c, Request{Address: "h:80"}))(t)
-	defer conn.Close()
+	conn := testutil.Opened(Handshake(testutil.Context(t), c, Request{Address: "h:80"}))(t)
 	_, _ = conn.Write([]byte("hello"))
 	testutil.NoError(t, conn.CloseWrite())
 	got, _ := io.ReadAll(conn)

@@ -82,8 +82,7 @@ func TestConnectionAllocations(t *testing.T) {
 	toAgent, agent := memoryPair()
 	next, _ := sessions(t, toAgent, agent, link.Config{}, link.Config{Handler: &tunnel.Forwarder{Dialer: &destinations{}}})
 	client, _ := sessions(t, near, server, link.Config{}, link.Config{Handler: &tunnel.Forwarder{Dialer: next}})
-	c := testutil.Must(client.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
-	defer c.Close()
+	c := testutil.Opened(client.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 	for size, most := range map[int]float64{64: 8, 64 << 10: 48} {
 		sent, got := make([]byte, size), make([]byte, size)
 		testutil.MaxAllocs(t, most, func() { passOn(t, c, c, sent, got) })

@@ -98,8 +98,7 @@ func FuzzFrames(f *testing.F) {
 			Hello:   link.Hello{Features: []string{link.FeatureResume}},
 			Handler: granting{&tunnel.Forwarder{Dialer: &destinations{}, DialTimeout: time.Second}},
 		})
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
+		ctx := testutil.ContextFor(t, 5*time.Second)
 		var wg sync.WaitGroup
 		wg.Go(func() { // our own dial, for OPENED and the frames behind it
 			ours := tunnel.NewFlow("tcp", "raw:1")

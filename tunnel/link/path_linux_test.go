@@ -93,8 +93,7 @@ func TestUntrustedPeersAreNotUnheard(t *testing.T) {
 		accepted <- c
 		_ = tls.Server(deaf{c}, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}).Handshake()
 	})
-	raw := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
-	defer raw.Close()
+	raw := testutil.Opened(net.Dial("tcp", l.Addr().String()))(t)
 	ctx := testutil.Context(t)
 	var p Path
 	done := testutil.Later(func() error { return p.Secure(ctx, tls.Client(raw, &tls.Config{ServerName: "peer"})) })
@@ -142,8 +141,7 @@ func TestSilentPeersAreNotUnheard(t *testing.T) {
 	l := testutil.Listen(t) // the kernel acknowledges
 	raw := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer raw.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
+	ctx := testutil.ContextFor(t, time.Second)
 	var p Path
 	testutil.Equal(t, p.Secure(ctx, tls.Client(raw, &tls.Config{ServerName: "peer"})), context.DeadlineExceeded, "the error")
 	testutil.Equal(t, p.narrow(time.Now()), false, "narrow")

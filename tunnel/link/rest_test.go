@@ -112,8 +112,7 @@ func TestFramesBehindHelloAreRead(t *testing.T) {
 	near, far := tlsPair(t)
 	peer := &rawPeer{t: t, conn: near}
 	go peer.send(helloFrame(byte(link.RoleAgent)), frame{tPing, 0, 0, u64(7)})
-	ses := testutil.Must(link.Accept(t.Context(), far, link.Config{Hello: link.Hello{Role: link.RoleServer}}))(t)
-	defer ses.Close()
+	testutil.Opened(link.Accept(t.Context(), far, link.Config{Hello: link.Hello{Role: link.RoleServer}}))(t)
 	for {
 		f := testutil.Must(peer.read())(t)
 		if f.typ == tPing && f.flags != 0 {

@@ -38,8 +38,7 @@ func newHostileIn(t *testing.T, w *world) *hostile {
 func (h *hostile) begin(t *testing.T) {
 	t.Helper()
 	h.first = testutil.Must(h.open(&tunnel.Resume{Token: h.token, Window: time.Hour}, "dest:1"))(t)
-	far := testutil.Must(h.l.Accept())(t)
-	t.Cleanup(func() { far.Close() })
+	far := testutil.Opened(h.l.Accept())(t)
 	h.far = far
 }
 

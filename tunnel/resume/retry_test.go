@@ -83,8 +83,7 @@ func TestGivenUpDialBecomesNothing(t *testing.T) {
 	h := &hostile{w: w, token: [16]byte{7}}
 	old := testutil.Later(func() error { return testutil.Err(h.attempt(0)) })
 	<-dials
-	st := testutil.Must(h.attempt(1))(t)
-	defer st.Close()
+	st := testutil.Opened(h.attempt(1))(t)
 	testutil.Equal(t, tunnel.FailureOf(<-old), tunnel.FailStale, "what the first is told")
 	first := <-fars
 	defer first.Close()
@@ -135,8 +134,7 @@ func TestStruckDialIsRepeated(t *testing.T) {
 				asked++
 				return nil, c.outcomes[min(int(asked), len(c.outcomes))-1]
 			}))
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
+			ctx := testutil.ContextFor(t, patience)
 			began := time.Now()
 			_, err := dialer.Dial(ctx, tunnel.NewFlow("tcp", "dest:1"))
 			testutil.Equal(t, tunnel.FailureOf(err), c.want, "the failure")

@@ -22,8 +22,7 @@ import (
 // with 127.0.0.2 in the place of a pod's address.
 func probed(t *testing.T, own string, answer bool) (_ *sidecar, port string) {
 	t.Helper()
-	proxy := testutil.Must(net.Listen("tcp", own))(t)
-	t.Cleanup(func() { _ = proxy.Close() })
+	proxy := testutil.Opened(net.Listen("tcp", own))(t)
 	s := &sidecar{opts: &Options{answerProbes: answer}, Base: program.Base{Log: logrus.New()}}
 	s.self.add(proxy)
 	pod := func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil }
