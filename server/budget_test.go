@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -184,17 +183,6 @@ func TestALinkWithoutRoomIsRefused(t *testing.T) {
 	}
 }
 
-// A client's id is listed with every link, so it is no longer than an agent's.
-func TestLongIDsOfClientsAreRefused(t *testing.T) {
-	r := startServer(t)
-	for length, want := range map[int]bool{512: true, 513: false} {
-		_, err := r.clientLinkAs(r.tls(link.ALPN), link.Hello{Role: link.RoleClient, ID: strings.Repeat("i", length)})
-		testutil.Equal(t, err == nil, want, "an id of %d bytes: %v", length, err)
-	}
-	r.stopped()
-	testutil.Equal(t, promtest.ToFloat64(r.metrics.rejected.WithLabelValues("clients", "refused")), 1, "clients that are counted as refused")
-}
-
 // The clients' half of the descriptors is for all ports together.
 func TestPortsDivideTheDescriptors(t *testing.T) {
 	for _, tc := range []struct{ descriptors, ports, want int }{
@@ -310,5 +298,9 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, operations, "(up to %v s after a server's first agent, %v s where one was lost)", int64(DefaultSettle/time.Second), int64(tunnel.BackTime/time.Second))
 	testutil.Says(t, operations, "dials wait up to %v s for the next one", int64(tunnel.BackTime/time.Second))
 	testutil.Says(t, operations, "told to stop and then killed are reset %v s later", int64(tunnel.BackTime/time.Second))
-	testutil.Says(t, "../docs/tenants.md", "the server tries again every %v s", int64(retryListen/time.Second))
+	const tenants = "../docs/tenants.md"
+	testutil.Says(t, tenants, "the server tries again every %v s", int64(retryListen/time.Second))
+	testutil.Says(t, tenants, "for up to %v ms, then reads for %v ms", holdMost.Milliseconds(), freeTime.Milliseconds())
+	testutil.Says(t, tenants, "then after %v s, then 2 s, up to %v s", int64(restFirst/time.Second), int64(restMost/time.Second))
+	testutil.Says(t, tenants, "pause for %v ms every %v s", fairLook.Milliseconds(), int64(unheldFor/time.Second))
 }

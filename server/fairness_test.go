@@ -154,11 +154,3 @@ func TestFairnessEndsWithTheBulk(t *testing.T) {
 	}
 	testutil.Holds(t, !f.active() && !f.held("red"), "roles %v after the other has stopped", f.roles)
 }
-
-// Holds are as long as the page says.
-func TestHoldsAreDocumented(t *testing.T) {
-	const page = "../docs/tenants.md"
-	testutil.Says(t, page, "for up to %v ms, then reads for %v ms", holdMost.Milliseconds(), freeTime.Milliseconds())
-	testutil.Says(t, page, "then after %v s, then 2 s, up to %v s", int64(restFirst/time.Second), int64(restMost/time.Second))
-	testutil.Says(t, page, "pause for %v ms every %v s", fairLook.Milliseconds(), int64(unheldFor/time.Second))
-}
