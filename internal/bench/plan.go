@@ -54,7 +54,7 @@ func CheckTests(names []string) error {
 	return CheckNames("test", names, TestNames())
 }
 
-// CheckNames returns an error that lists what is known if one of the names is not.
+// CheckNames returns an error that lists the known names unless each of names is one of them.
 func CheckNames(what string, names, known []string) error {
 	for _, name := range names {
 		if !slices.Contains(known, name) {
