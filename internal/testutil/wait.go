@@ -88,7 +88,7 @@ func Must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// Opened is Must for what is closed when the test ends.
+// Opened is Must, and closes the value when the test ends.
 func Opened[T io.Closer](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
