@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"konnectivity/internal/files"
@@ -39,7 +40,7 @@ type Dial = func(ctx context.Context, network, server string) (net.Conn, error)
 // OtherKind.
 func Patience(dial Dial) Dial {
 	return func(ctx context.Context, network, server string) (net.Conn, error) {
-		conn, err := patience(dial, count)(ctx, network, server)
+		conn, err := patience(dial, present)(ctx, network, server)
 		if err != nil || ctx.Value(oneKind{}) != nil {
 			return conn, err
 		}
@@ -65,12 +66,13 @@ func (r *Resolver) LookupNetIP(ctx context.Context, network, host string) ([]net
 	return r.Resolver.LookupNetIP(ctx, network, host)
 }
 
-func patience(dial Dial, count func() int) Dial {
+func patience(dial Dial, present func() []netip.Addr) Dial {
 	return func(ctx context.Context, network, server string) (net.Conn, error) {
-		began, n := time.Now(), count()
+		began, servers := time.Now(), present()
+		n := len(servers)
 		dialing, cancel := context.WithTimeout(ctx, handshakeTime)
 		defer cancel()
-		conn, err := dial(dialing, network, server)
+		conn, err := dial(dialing, network, oneOf(servers, server))
 		if err == nil && n > 1 { // the resolver sets a deadline of its own once it has it
 			until := began.Add(roundTime / time.Duration(min(n, most)))
 			time.AfterFunc(time.Until(until), func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -79,10 +81,21 @@ func patience(dial Dial, count func() int) Dial {
 	}
 }
 
-// count is how many servers there are.
-func count() int {
+// oneOf returns server, or the first of servers where it is none of them: a look-up keeps to the
+// servers that it began with, and Go's resolver rereads resolv.conf every 5 s at most, so that for
+// 15 s, all would ask servers that a new one no longer names.
+func oneOf(servers []netip.Addr, server string) string {
+	at, err := netip.ParseAddrPort(server)
+	if err != nil || len(servers) == 0 || slices.Contains(servers, at.Addr()) {
+		return server
+	}
+	return netip.AddrPortFrom(servers[0], at.Port()).String()
+}
+
+// present are the servers that resolv.conf names now.
+func present() []netip.Addr {
 	text, _ := files.Read("/etc/resolv.conf", MaxFile)
-	return len(Servers(text))
+	return Servers(text)
 }
 
 // Servers are those of a resolv.conf. It skips invalid lines, as Go's resolver does.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +30,7 @@ func TestTheLastServerIsAsked(t *testing.T) {
 			ask := patience(func(ctx context.Context, _, _ string) (net.Conn, error) {
 				time.Sleep(handshakeTime / 2)
 				return near, ctx.Err()
-			}, func() int { return n })
+			}, func() []netip.Addr { return make([]netip.Addr, n) })
 			began := time.Now()
 			conn := testutil.Must(ask(t.Context(), "tcp", "dead:53"))(t)
 			_ = conn.SetDeadline(began.Add(15 * time.Second)) // as the resolver does
@@ -46,11 +48,33 @@ func TestAHandshakeHasAnEnd(t *testing.T) {
 			ask := patience(func(ctx context.Context, _, _ string) (net.Conn, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
-			}, func() int { return n })
+			}, func() []netip.Addr { return make([]netip.Addr, n) })
 			began := time.Now()
 			_, err := ask(t.Context(), "tcp", "dead:53")
 			testutil.Holds(t, err != nil && time.Since(began) == handshakeTime, "of %d: %v after %v", n, err, time.Since(began))
 		})
+	}
+}
+
+// A question goes to a server that resolv.conf names now, whatever the resolver has read before.
+func TestANewFileIsHeeded(t *testing.T) {
+	for _, c := range []struct{ file, server, want string }{
+		{"192.0.2.1 192.0.2.2", "192.0.2.2:53", "192.0.2.2:53"},
+		{"192.0.2.1 192.0.2.2", "192.0.2.9:53", "192.0.2.1:53"},
+		{"fe80::1%eth0", "[fe80::1%eth0]:53", "[fe80::1%eth0]:53"},
+		{"fe80::1%eth0", "192.0.2.9:53", "[fe80::1%eth0]:53"},
+		{"", "127.0.0.1:53", "127.0.0.1:53"},
+	} {
+		asked := ""
+		ask := patience(func(_ context.Context, _, server string) (net.Conn, error) {
+			asked = server
+			return nil, net.ErrClosed
+		}, func() []netip.Addr {
+			return Servers([]byte("nameserver " + strings.ReplaceAll(c.file, " ", "\nnameserver ")))
+		})
+		_, err := ask(t.Context(), "udp", c.server)
+		testutil.ErrorIs(t, err, net.ErrClosed, "of the dial")
+		testutil.Equal(t, asked, c.want, "asked for %s, where the file has %q", c.server, c.file)
 	}
 }
 
