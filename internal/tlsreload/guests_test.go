@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/pki"
@@ -175,4 +176,8 @@ func TestIssued(t *testing.T) {
 	expired := chain(own, pki.Leaf{CommonName: "c", Client: true, Lifetime: -time.Second})
 	testutil.Holds(t, tlsreload.StillIssued(expired, own.Pool()) && !tlsreload.StillIssued(expired, other.Pool()),
 		"once it has expired, its issuer does not matter, or counts no more")
+	synctest.Test(t, func(t *testing.T) { // the clock of which says 2000
+		testutil.Holds(t, tlsreload.StillIssued(client, own.Pool()) && !tlsreload.StillIssued(client, other.Pool()),
+			"where the clock was set back, its issuer does not matter, or counts no more")
+	})
 }

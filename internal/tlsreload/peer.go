@@ -115,10 +115,14 @@ func Issued(chain []*x509.Certificate, cas *x509.CertPool, at time.Time) bool {
 }
 
 // StillIssued is Issued for a certificate that was verified before. One that has expired
-// since is judged as of its last moment: only its issuer matters.
+// since is judged as of its last moment, and one that is not valid yet, as after the clock was
+// set back, as of its first: only its issuer matters.
 func StillIssued(chain []*x509.Certificate, cas *x509.CertPool) bool {
 	at := time.Now()
 	for _, cert := range chain {
+		if cert.NotBefore.After(at) {
+			at = cert.NotBefore
+		}
 		if cert.NotAfter.Before(at) {
 			at = cert.NotAfter
 		}
@@ -145,7 +149,7 @@ func (s *Source) Trusts(chain []*x509.Certificate) bool {
 
 // Recheck judges a client's certificate, followed by its intermediates, that was verified
 // before: ErrRevoked, or another error if none of the CAs that the files have now has issued
-// it. One that has expired since is good, as StillIssued has it.
+// it. Its dates do not matter, as StillIssued has it.
 func (s *Source) Recheck(chain []*x509.Certificate) error {
 	m := s.inUse()
 	switch {

@@ -311,9 +311,8 @@ func (t *Spec) forget() {
 
 // Recheck judges a peer's certificate, followed by its intermediates, that was verified
 // before: it is an error unless it chains to one of the CAs and has an identity that counts,
-// and tlsreload.ErrRevoked if a list names it. One that has expired since is judged as of its
-// last moment, since only its issuer matters. A nil CAs trusts every peer: no certificate is
-// needed.
+// and tlsreload.ErrRevoked if a list names it. Its dates do not matter, as
+// tlsreload.StillIssued has it. A nil CAs trusts every peer: no certificate is needed.
 func (c *CAs) Recheck(chain []*x509.Certificate) error {
 	switch {
 	case c == nil:
