@@ -1,6 +1,7 @@
 package link_test
 
 import (
+	"context"
 	"encoding/binary"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -53,6 +55,27 @@ func TestHoardersStayWithinTheBudget(t *testing.T) {
 	if stats := r.ses.Stats(); int64(stats.Unread) != budget.Used() || stats.Unread == 0 { // no other link shares it
 		t.Errorf("%d bytes unread, %d of the budget used", stats.Unread, budget.Used())
 	}
+}
+
+// A stream whose reader takes all on the spot keeps nothing, and goes on where others have used the
+// budget up.
+func TestWhatIsTakenAtOnceNeedsNoMemory(t *testing.T) {
+	noLeaks(t)
+	here, there := tcpPair(t)
+	dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return tunnel.Wrap(here), nil })
+	near, far := tcpPair(t)
+	budget := link.NewBudget(1 << 20)
+	r := newRig(t, link.Buffered(near), far, true, link.Config{Budget: budget, Handler: &tunnel.Forwarder{Dialer: dialer}})
+	defer r.end()
+	r.open(2, "x:1")
+	r.send(frame{tData, 0, 2, []byte("before")})
+	given(t, there, "before")
+	testutil.Eventually(t, "one goroutine, which waits for the socket", func() bool { return pumps() == 1 })
+	budget.Hold(int(budget.Max()))
+	r.send(frame{tData, 0, 2, []byte("after")})
+	given(t, there, "after")
+	budget.Give(int(budget.Max()))
+	_ = there.Close()
 }
 
 // hoard notes what the session grants and resets.

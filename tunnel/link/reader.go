@@ -302,11 +302,11 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	ses.receivedLocked(n)
 	ses.count.unread += n
 	st.budget.Hold(n)
-	if !tolerates(st.budget, st.recv.credit.unread()) {
-		st.faultLocked(tunnel.CodeMemory)
-		return nil
-	}
-	if taken := r.deliverUnlocked(st, part); !st.recv.dropped {
+	if taken := r.deliverUnlocked(st, part); taken < n && !st.recv.dropped {
+		if !tolerates(st.budget, st.recv.credit.unread()) { // what its reader takes at once is no burden
+			st.faultLocked(tunnel.CodeMemory)
+			return nil
+		}
 		r.keep(st, part.Slice(taken, n))
 	}
 	if fin {
