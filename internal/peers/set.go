@@ -16,7 +16,7 @@ const (
 	lookUpTime = 12 * time.Second
 	// maxLookUpTime bounds one while there is no session: the resolver takes 10 s for each search
 	// domain without an answer, and resolv.conf(5) used to allow six. Look-ups that fail get there
-	// by doubling, since one under way does not notice a new resolv.conf.
+	// by doubling, since one under way does not notice the search domains of a new resolv.conf.
 	maxLookUpTime = 75 * time.Second
 )
 
