@@ -52,10 +52,11 @@ func policy(most int, client string) peers.Policy {
 	}
 }
 
-// resolveEvery spreads look-ups, never before addresses are too old.
-func resolveEvery(_ bool, err error) time.Duration {
+// resolveEvery spreads look-ups. Those that fail while a server is missing are made again sooner
+// than addresses are too old.
+func resolveEvery(complete bool, err error) time.Duration {
 	every := refreshEvery
-	if err != nil {
+	if err != nil && !complete {
 		every = maxPause / 3
 	}
 	return every + rand.N(every/5)

@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -25,4 +26,15 @@ func TestTwoLinksToTheOnlyAddress(t *testing.T) {
 	p.Done("only")
 	p.Met("only", "modest", 1, false, now)
 	testutil.Equal(t, p.Want(), maxPerAddress, "links where one of the servers knows of no other")
+}
+
+// Names are looked up sooner only where that has failed and a server is missing.
+func TestLookUpsAreSeldom(t *testing.T) {
+	for range 100 {
+		for _, complete := range []bool{false, true} {
+			testutil.AtLeast(t, resolveEvery(complete, nil), refreshEvery, "the pause behind an answer")
+		}
+		testutil.AtLeast(t, resolveEvery(true, context.DeadlineExceeded), refreshEvery, "the pause behind a failure, where no server is missing")
+		testutil.AtMost(t, resolveEvery(false, context.DeadlineExceeded), maxPause, "the pause behind a failure, where one is")
+	}
 }
