@@ -54,5 +54,6 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, operations, "and once more every %v s. Beyond", int64(lossEvery/time.Second))
 	testutil.Says(t, operations, "an agent makes at most %v attempts at once", SearchBurst)
 	testutil.Says(t, operations, "and up to %v s where the sidecar has lost or made a link", int64(newsTime/time.Second))
+	testutil.Says(t, operations, "name %v s, and twice as long each time, up to %v s", int64(lookUpTime/time.Second), int64(maxLookUpTime/time.Second))
 	testutil.Says(t, "../../docs/link-protocol.md", "Nor does it end by that for %v s after", int64(newsTime/time.Second))
 }

@@ -46,7 +46,7 @@ func addressOf(key string) netip.Addr {
 type target[A any] struct {
 	address A
 	tried   bool
-	way     netip.Addr // to it, as of the first attempt or the last Rerouted behind it
+	way     netip.Addr // to it, as of the first attempt or the last Rerouted after it
 }
 
 // try notes an attempt.

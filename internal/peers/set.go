@@ -14,7 +14,7 @@ const (
 	// lookUpTime bounds a look-up. Go's resolver asks all name servers within 5 s
 	// (internal/nameserver), and once more.
 	lookUpTime = 12 * time.Second
-	// maxLookUpTime bounds one while there is no session: the resolver takes 10 s for each search
+	// maxLookUpTime bounds one while no session is to stay: the resolver takes 10 s for each search
 	// domain without an answer, and resolv.conf(5) used to allow six. Look-ups that fail get there
 	// by doubling, since one under way does not notice the search domains of a new resolv.conf.
 	maxLookUpTime = 75 * time.Second
@@ -268,7 +268,7 @@ func (s *Set[A, S]) resolved(addresses []A, err error) {
 	for _, a := range addresses {
 		keys = append(keys, s.know(a))
 	}
-	if s.lookUpFor = lookUpTime; err != nil && len(s.members) == 0 {
+	if s.lookUpFor = lookUpTime; err != nil && s.plan.Active() == 0 {
 		s.lookUpFor = min(2*was, maxLookUpTime)
 	}
 	s.plan.List(keys, err == nil)
