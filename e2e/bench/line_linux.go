@@ -130,6 +130,9 @@ func parseLines(args []string) (*lines, error) {
 	set.IntVar(&ls.only, "cell", -1, "which cell to measure, in the process that is started for it")
 	set.StringVar(&ls.write, "write", "", "Markdown file whose table between the marks is replaced")
 	_ = set.Parse(args) // which ends the process itself
+	if set.NArg() > 0 {
+		return nil, fmt.Errorf("bench line: %q is no flag: flags begin with -", set.Arg(0))
+	}
 	var err error
 	if ls.others, err = readOthers(strings.FieldsFunc(*dirs, isComma)); err != nil {
 		return nil, err
@@ -198,7 +201,7 @@ func (ls *lines) measure(ctx context.Context, bin suite.Binaries, i, seed int) (
 	defer requests.Close()
 	defer asks.Close()
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, self, append(append([]string{"line"}, ls.args...), fmt.Sprint("-cell=", i))...)
+	cmd := exec.CommandContext(ctx, self, append([]string{"line", fmt.Sprint("-cell=", i)}, ls.args...)...)
 	cmd.Env = append(os.Environ(), suite.ProgramsEnv+"="+string(bin))
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends its programs

@@ -158,4 +158,5 @@ func TestReadOthers(t *testing.T) {
 		"subjects %v and tunnels %v, and so not this one", ls.subjects, ls.others)
 	testutil.ErrorSays(t, testutil.Err(parseLines([]string{"-subjects=ours,raw"})), `no subject "raw": want some of ours,`, "a misspelt subject")
 	testutil.ErrorSays(t, testutil.Err(parseLines([]string{"-tests=down,upp"})), `no test "upp": want some of down,up,`, "a misspelt test")
+	testutil.ErrorSays(t, testutil.Err(parseLines([]string{"-rate=50", "loss=1"})), `"loss=1" is no flag`, "a flag without its dash")
 }

@@ -15,6 +15,7 @@ import (
 	"konnectivity/internal/bench"
 	"konnectivity/internal/resources"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/wait"
 )
 
 // The relay chain is a baseline: three processes that relay each connection by
@@ -41,7 +42,6 @@ func benchHop(ctx context.Context, args []string) error {
 	}
 	role, pki, listen, next := args[0], args[1], args[2], args[3]
 	resources.SetMemoryLimit(os.DirFS("/"), os.Getenv)
-	go resources.ReleaseIdle(ctx)
 	h := hop{next: next}
 	if role != "end" {
 		certificate, err := source(pki, "client")
@@ -62,6 +62,8 @@ func benchHop(ctx context.Context, args []string) error {
 		}
 		l = tls.NewListener(l, certificate.Server())
 	}
+	released := wait.Go(func() { resources.ReleaseIdle(ctx) })
+	defer func() { <-released }()
 	return h.serve(ctx, l)
 }
 
