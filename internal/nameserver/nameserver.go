@@ -5,6 +5,7 @@ package nameserver
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -81,15 +82,15 @@ func patience(dial Dial, present func() []netip.Addr) Dial {
 	}
 }
 
-// oneOf returns server, or the first of servers where it is none of them: a look-up keeps to the
-// servers that it began with, and Go's resolver rereads resolv.conf every 5 s at most, so that for
-// 15 s, all would ask servers that a new one no longer names.
+// oneOf returns server, or any of servers where it is none of them: a look-up keeps to the servers
+// that it began with, and Go's resolver rereads resolv.conf every 5 s at most, so that for 15 s, all
+// would ask servers that a new one no longer names.
 func oneOf(servers []netip.Addr, server string) string {
 	at, err := netip.ParseAddrPort(server)
 	if err != nil || len(servers) == 0 || slices.Contains(servers, at.Addr()) {
 		return server
 	}
-	return netip.AddrPortFrom(servers[0], at.Port()).String()
+	return netip.AddrPortFrom(servers[rand.IntN(len(servers))], at.Port()).String()
 }
 
 // present are the servers that resolv.conf names now.

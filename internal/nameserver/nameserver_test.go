@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -60,7 +61,7 @@ func TestAHandshakeHasAnEnd(t *testing.T) {
 func TestANewFileIsHeeded(t *testing.T) {
 	for _, c := range []struct{ file, server, want string }{
 		{"192.0.2.1 192.0.2.2", "192.0.2.2:53", "192.0.2.2:53"},
-		{"192.0.2.1 192.0.2.2", "192.0.2.9:53", "192.0.2.1:53"},
+		{"192.0.2.1 192.0.2.2", "192.0.2.9:53", "192.0.2.1:53 192.0.2.2:53"},
 		{"fe80::1%eth0", "[fe80::1%eth0]:53", "[fe80::1%eth0]:53"},
 		{"fe80::1%eth0", "192.0.2.9:53", "[fe80::1%eth0]:53"},
 		{"", "127.0.0.1:53", "127.0.0.1:53"},
@@ -74,7 +75,7 @@ func TestANewFileIsHeeded(t *testing.T) {
 		})
 		_, err := ask(t.Context(), "udp", c.server)
 		testutil.ErrorIs(t, err, net.ErrClosed, "of the dial")
-		testutil.Equal(t, asked, c.want, "asked for %s, where the file has %q", c.server, c.file)
+		testutil.Holds(t, slices.Contains(strings.Fields(c.want), asked), "%s is asked for %s, where the file has %q", asked, c.server, c.file)
 	}
 }
 
