@@ -156,7 +156,7 @@ func TestKeysThatCannotSign(t *testing.T) {
 		"no PEM":         {[]byte("key"), "PEM decoding failed"},
 		"a public key":   {must(cryptoutils.MarshalPublicKeyToPEM(newKey(t, elliptic.P256()).Public()))(t), "PEM file type: PUBLIC KEY"},
 		"another curve":  {keyFiles["SEC 1"](t, newKey(t, elliptic.P384())), "not of ECDSA on P-256"},
-		"wrong password": {keyFiles["cosign"](t, newKey(t, elliptic.P256())), "COSIGN_PASSWORD"},
+		"wrong password": {keyFiles["cosign"](t, newKey(t, elliptic.P256())), "decryption failed"},
 	} {
 		noError(t, os.WriteFile(path, c.file, 0o600))
 		t.Setenv("COSIGN_PASSWORD", "another")

@@ -51,7 +51,10 @@ next:
 					register[i] = register[i]&e.Mask[i] ^ e.Xor[i]
 				}
 			case *expr.Cmp:
-				if e.Op != expr.CmpOpEq || !bytes.Equal(register, e.Data) {
+				if e.Op != expr.CmpOpEq {
+					panic("a comparison that this knows nothing of")
+				}
+				if !bytes.Equal(register, e.Data) {
 					continue next
 				}
 			case *expr.Immediate:
