@@ -204,7 +204,7 @@ func (p *process) leases() error {
 	if err != nil {
 		return err
 	}
-	config.Pace = rate.NewLimiter(rate.Limit(cmp.Or(f.tokens.PerSecond, 5)), cmp.Or(f.tokens.Burst, 10)) // client-go's
+	config.Pace = rate.NewLimiter(rate.Limit(cmp.Or(f.tokens.PerSecond, 5)), cmp.Or(f.tokens.Burst, 10)) // the defaults are client-go's
 	leases, err := kubeapi.NewLeases(config, f.leaseNamespace)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)

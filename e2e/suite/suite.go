@@ -51,7 +51,7 @@ func Build(moduleRoot, dir string) (Binaries, error) {
 	return Binaries(dir), nil
 }
 
-// Path returns the file of one program; an absolute path is one of no suite.
+// Path returns the file of one program; an absolute path names a program outside the suite.
 func (b Binaries) Path(name string) string {
 	if filepath.IsAbs(name) {
 		return name

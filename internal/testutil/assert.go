@@ -31,7 +31,7 @@ func EqualSlices[T comparable](t testing.TB, got, want []T, what string, args ..
 // Holds fails t unless a condition holds.
 func Holds(t testing.TB, condition bool, what string, args ...any) {
 	if !condition {
-		t.Helper() // here, since it takes longer than the rest
+		t.Helper() // only on failure: it costs more than the check
 		t.Errorf(what, args...)
 	}
 }

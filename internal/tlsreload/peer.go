@@ -149,7 +149,7 @@ func (s *Source) Trusts(chain []*x509.Certificate) bool {
 
 // Recheck judges a client's certificate, followed by its intermediates, that was verified
 // before: ErrRevoked, or another error if none of the CAs that the files have now has issued
-// it. Its dates do not matter, as StillIssued has it.
+// it. It may have expired since, as StillIssued has it.
 func (s *Source) Recheck(chain []*x509.Certificate) error {
 	m := s.inUse()
 	switch {

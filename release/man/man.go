@@ -27,7 +27,7 @@ func Write(cmd *cobra.Command, prepare func()) {
 	os.Exit(0)
 }
 
-// write does so by SOURCE_DATE_EPOCH, the date of all pages.
+// write writes the pages, dated SOURCE_DATE_EPOCH in the local time zone.
 func write(cmd *cobra.Command, folder string) error {
 	for _, sub := range cmd.Commands() {
 		if sub.Name() == "completion" { // what it prints is installed already
